@@ -1,0 +1,1 @@
+"""Measurements: one module per table, figure or comparison, and the `covspec` command."""

@@ -1,0 +1,1 @@
+"""The gRPC protocol: `.proto` files and the stubs generated from them."""
