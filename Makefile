@@ -40,7 +40,7 @@ check: $(STAMP) $(TYPES) ## Check style, types, import rules and protocol; chang
 	@echo '== mypy'
 	@$(BIN)/mypy
 	@echo '== import-linter'
-	@$(BIN)/lint-imports --cache-dir build/import-linter
+	@$(BIN)/lint-imports --no-logo --cache-dir build/import-linter
 	@echo '== protocol'
 	@$(call protoc,build/stubs)
 	@$(BIN)/buf lint build/stubs/image.binpb

@@ -1,0 +1,76 @@
+"""The `covspec` command. A subcommand's module is imported when it is called, so `--help` loads no torch.
+
+A subcommand is a function named `command`, written for typer, in a module of this folder.
+"""
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..common.errors import CovspecError
+
+# name: (module, one line of help)
+COMMANDS = {
+    "demo": ("demo", "Start an edge, ask it about a picture, and show what speculation saved."),
+    "train-pair": ("train_pair", "Train the embedded model pair again, from its seed."),
+}
+BENCHES = {
+    "pair": ("pair", "The embedded pair: how often it is right, and how often it agrees."),
+}
+
+app = typer.Typer(name="covspec", no_args_is_help=True, pretty_exceptions_enable=False)
+bench = typer.Typer(no_args_is_help=True, help="Measure; each writes JSON to bench/results/.")
+app.add_typer(bench, name="bench")
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"covspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _covspec(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Device-edge co-inference for vision-language models: train, measure, demonstrate."""
+
+
+def _register(group: typer.Typer, name: str, module: str, summary: str) -> None:
+    """Add a command that hands all its arguments, `--help` too, to `command` in `module`."""
+
+    @group.command(
+        name,
+        help=summary,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def forward(context: typer.Context) -> None:
+        command = importlib.import_module(f".{module}", __package__).command
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        single.command(help=command.__doc__ or summary)(command)
+        single(args=context.args, prog_name=context.command_path)
+
+
+for _name, (_module, _summary) in COMMANDS.items():
+    _register(app, _name, _module, _summary)
+for _name, (_module, _summary) in BENCHES.items():
+    _register(bench, _name, _module, _summary)
+
+
+def main() -> None:
+    """Run `covspec`; a known error becomes one line and its documented exit code."""
+    try:
+        app()
+    except CovspecError as error:
+        typer.echo(f"covspec: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""An `edge-server` and `device-client` calls as processes of their own, as a user runs them; loopback only."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..common.errors import CovspecError, EdgeUnavailable
+
+_READY = re.compile(r"covspec edge ready on (\S+:\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A serving edge."""
+
+    address: str
+    ready_s: float
+
+
+class _Log(threading.Thread):
+    """Reads a process's stderr to its end; keeps the last lines and the address it becomes ready on."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__(daemon=True)
+        assert process.stderr is not None, "the process was started with a pipe"
+        self._lines = process.stderr
+        self.tail: deque[str] = deque(maxlen=20)
+        self.address: str | None = None
+        self.changed = threading.Event()
+
+    def run(self) -> None:
+        for line in self._lines:
+            self.tail.append(line.rstrip())
+            if found := _READY.search(line):
+                self.address = found[1]
+                self.changed.set()
+        self.changed.set()
+
+
+@contextmanager
+def running_edge(*args: str, timeout_s: float = 120.0) -> Iterator[Edge]:
+    """Start `edge-server ARGS` on a free port, wait until it serves, and stop it at the end."""
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [_script("edge-server"), "--host", "127.0.0.1", "--port", "0", *args],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+    )
+    log = _Log(process)
+    log.start()
+    try:
+        log.changed.wait(timeout_s)
+        if log.address is None:
+            raise EdgeUnavailable(_why_not(process, log, timeout_s))
+        yield Edge(log.address, time.perf_counter() - started)
+    finally:
+        _stop(process)
+        log.join(1.0)
+
+
+def run_client(edge: Edge, *args: str, timeout_s: float = 300.0) -> None:
+    """Run `device-client ARGS` on this terminal."""
+    command = [_script("device-client"), "--edge", edge.address, *args]
+    done = subprocess.run(command, env=_environment(), timeout=timeout_s)
+    if done.returncode:
+        raise _ClientFailed(f"device-client ended with exit code {done.returncode}")
+
+
+def ask(edge: Edge, *args: str, timeout_s: float = 300.0) -> dict[str, Any]:
+    """Run `device-client --json ARGS` and return what it reports."""
+    command = [_script("device-client"), "--edge", edge.address, "--json", *args]
+    done = subprocess.run(
+        command, env=_environment(), timeout=timeout_s, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise _ClientFailed(
+            f"device-client ended with exit code {done.returncode}:\n{done.stderr.strip()}"
+        )
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+class _ClientFailed(CovspecError):
+    """A client that this process started has failed."""
+
+    exit_code = 1
+
+
+def _script(name: str) -> str:
+    """The command as it is installed beside this interpreter."""
+    path = Path(sysconfig.get_path("scripts")) / name
+    return str(path if path.exists() else Path(sys.executable).with_name(name))
+
+
+def _environment() -> dict[str, str]:
+    """Both ends share this machine: each gets half its cores, unless the user has said otherwise."""
+    threads = max(1, (os.cpu_count() or 1) // 2)
+    return {"OMP_NUM_THREADS": str(threads), **os.environ}
+
+
+def _why_not(process: subprocess.Popen[str], log: _Log, timeout_s: float) -> str:
+    try:
+        how = f"ended with exit code {process.wait(1.0)}"
+    except subprocess.TimeoutExpired:
+        how = f"was not ready after {timeout_s:.0f} s"
+    return "\n".join((f"edge-server {how}; its last lines:", *log.tail))
+
+
+def _stop(process: subprocess.Popen[str], grace_s: float = 15.0) -> None:
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
