@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .chat import ChatFormat
 from .tokenizer import Tokenizer
 
 FloatRows = NDArray[np.float32]
@@ -32,6 +33,17 @@ class VisualTokens:
         """Keeps the visual tokens at these indices, in the given order."""
         index = list(kept)
         return VisualTokens(self.embeds[index], len(index))
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """A picture cut into tiles, ready for the vision tower: float32 [tiles, 3, height, width], normalised.
+
+    Known before anything is computed, so that what can never fit is refused first.
+    """
+
+    tiles: NDArray[np.float32]
+    num_visual_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,8 @@ class Model(Protocol):
     #: Longest row that the model can attend to, in tokens, visual tokens included.
     max_model_len: int
     tokenizer: Tokenizer
+    #: Control text around a query.
+    chat: ChatFormat
     #: Ids that end an answer, from every source.
     stop_ids: frozenset[int]
     #: Id that stands for the picture in a prompt; None for a text model.
@@ -90,8 +104,14 @@ class Model(Protocol):
     def allocate(self, num_rows: int, row_len: int) -> None:
         """Plans KV memory: num_rows rows of row_len tokens. Called once, before the first forward."""
 
-    def encode_image(self, image: Any) -> VisualTokens:
-        """Runs the vision tower on a PIL picture that `image.load_image` returned."""
+    def prepare_image(self, image: Any) -> Pixels:
+        """Cuts a PIL picture that `image.load_image` returned into tiles. Any thread may call this."""
+
+    def encode_tiles(self, tiles: NDArray[np.float32]) -> VisualTokens:
+        """Runs the vision tower and the projector on some tiles, [n, 3, height, width]."""
+
+    def join(self, parts: Sequence[VisualTokens]) -> VisualTokens:
+        """The visual tokens of all parts, in order."""
 
     def embed_tokens(self, token_ids: Sequence[int]) -> Any:
         """Input embeddings of text ids, [n, hidden]."""

@@ -1,0 +1,244 @@
+"""The edge's sessions: opening them on the target, rebuilding them, and giving back what they held."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..common.accept import distribution
+from ..common.errors import Incompatible, InvalidRequest, TooLong
+from ..common.image import load_image
+from ..common.messages import (
+    CandidatesRequest,
+    Draft,
+    Feature,
+    Limits,
+    ModelInfo,
+    Open,
+    Opened,
+    Resume,
+    Verdict,
+)
+from ..common.model import Model, Pixels, VisualTokens
+from .admission import Admission, Quota
+from .batcher import Batcher
+from .judge import candidates_from
+from .session import Session
+from .verifier import Prefill
+
+logger = logging.getLogger(__name__)
+
+#: What this edge can grant.
+FEATURES = frozenset({Feature.RESUME, Feature.GO_AWAY, Feature.ACTIVITY})
+#: Last layers that an activity score may average over.
+MAX_ACTIVITY_LAYERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes and limits of an engine."""
+
+    model_names: tuple[str, ...]
+    row_len: int
+    max_num_seqs: int
+    max_num_queued_reqs: int
+    limits: Limits
+    quota_tokens_per_s: float = 0.0
+
+
+class Engine:
+    """Sessions over one target. Lives on the event loop; the batcher's thread does the work."""
+
+    def __init__(
+        self,
+        model: Model,
+        batcher: Batcher,
+        config: EngineConfig,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.admission = Admission(config.max_num_seqs, config.max_num_queued_reqs, now)
+        self.batcher = batcher
+        self._quota = Quota(config.quota_tokens_per_s, now)
+        self._model = model
+        self._now = now
+        self._images = ThreadPoolExecutor(1, "image")
+        self.sessions: dict[str, Session] = {}
+
+    def info(self) -> ModelInfo:
+        """What is served."""
+        return ModelInfo(
+            model_names=self.config.model_names,
+            tokenizer_fingerprint=self._model.tokenizer.fingerprint,
+            vocab_size=self._model.vocab_size,
+            limits=self.config.limits,
+            quantization=self._model.quantization,
+            vision=self._model.image_token_id is not None,
+            features=FEATURES,
+        )
+
+    @asynccontextmanager
+    async def session(
+        self, request: Open | Resume, client: str
+    ) -> AsyncIterator[tuple[Session, Opened]]:
+        """Opens a session: checks, a row, the prompt in it. The row is given back when the context ends."""
+        arrived = self._now()
+        opening = request.open if isinstance(request, Resume) else request
+        committed = request.committed_ids if isinstance(request, Resume) else ()
+        self._check(opening, committed)
+        pixels = await self._read_image(opening)
+        prompt_len = len(opening.prompt_ids) + (pixels.num_visual_tokens - 1 if pixels else 0)
+        if prompt_len + max(1, len(committed)) > self.config.row_len:
+            raise TooLong(
+                f"the prompt takes {prompt_len} tokens ({pixels.num_visual_tokens if pixels else 0} of them visual), "
+                f"but the target's context holds {self.config.row_len}: shorten the query or use a smaller picture"
+            )
+        row = await self.admission.acquire()
+        session = Session(
+            id=uuid.uuid4().hex,
+            client=client,
+            # The picture's bytes are not needed again: the row holds what the target saw.
+            open=replace(opening, image=b""),
+            row=row,
+            row_len=self.config.row_len,
+            vocab_size=self._model.vocab_size,
+            stop_ids=self._model.stop_ids,
+            limits=self.config.limits,
+            prompt_len=prompt_len,
+            round=request.round if isinstance(request, Resume) else 0,
+            committed=list(committed),
+        )
+        self.batcher.admit(session)
+        self.sessions[session.id] = session
+        try:
+            job = await self._prefill(session, pixels)
+            yield session, self._opened(session, job, arrived)
+        finally:
+            del self.sessions[session.id]
+            self.batcher.release(session, lambda: self.admission.release(row))
+
+    async def verify(self, session: Session, draft: Draft) -> Verdict:
+        """Answers one draft: the stored verdict when it was answered before, else a round on the target."""
+        stored = session.accept_draft(draft)
+        if stored is not None:
+            return stored
+        self._quota.spend(session.client, len(draft.token_ids) + 1)
+        return await self.batcher.verify(session, draft)
+
+    def more_candidates(self, session: Session, request: CandidatesRequest) -> Verdict:
+        """More candidates for the open rejection, or the target's row."""
+        session.check_candidates_request(request)
+        assert session.last_verdict is not None and session.open_row is not None, (
+            "a rejection is open"
+        )
+        if request.row:
+            return replace(session.last_verdict, candidates=(), row=session.open_row)
+        sampling = session.open.sampling
+        p = distribution(session.open_row, sampling)
+        position = len(session.committed)
+        return replace(
+            session.last_verdict,
+            candidates=candidates_from(p, sampling.seed, position, request.num_refused),
+        )
+
+    def close(self) -> None:
+        """Ends the helper threads."""
+        self._images.shutdown(wait=False, cancel_futures=True)
+
+    def _check(self, opening: Open, committed: Sequence[int]) -> None:
+        model = self._model
+        if opening.tokenizer_fingerprint != model.tokenizer.fingerprint:
+            raise Incompatible(
+                f"the device's tokenizer ({opening.tokenizer_fingerprint.hex()[:12]}) is not the target's "
+                f"({model.tokenizer.fingerprint.hex()[:12]}): choose a draft model of the same family as "
+                f"{self.config.model_names[0]}"
+            )
+        if opening.model and opening.model not in self.config.model_names:
+            raise Incompatible(
+                f"model {opening.model!r} is not served here, but {', '.join(self.config.model_names)}",
+                reason="UNKNOWN_MODEL",
+            )
+        if not opening.prompt_ids:
+            raise InvalidRequest("open.prompt_ids: the prompt is empty")
+        if opening.image and model.image_token_id is None:
+            raise InvalidRequest(f"open.image: {self.config.model_names[0]} does not see pictures")
+        position = opening.image_position
+        if position is not None and position >= len(opening.prompt_ids) - 1:
+            raise InvalidRequest("open.image_position: text must follow the picture")
+        for i, token in enumerate((*opening.prompt_ids, *committed)):
+            if token >= model.vocab_size and i != position:
+                raise InvalidRequest(
+                    f"open.prompt_ids: token id {token} is not below {model.vocab_size}"
+                )
+            if token == model.image_token_id and i != position:
+                raise InvalidRequest(
+                    "open.prompt_ids: a picture's placeholder outside open.image_position"
+                )
+        if opening.sampling.top_k > model.vocab_size:
+            raise InvalidRequest(
+                f"top-k of {opening.sampling.top_k} is over the vocabulary's {model.vocab_size}"
+            )
+        if opening.activity_layers > MAX_ACTIVITY_LAYERS:
+            raise InvalidRequest(f"open.activity_layers: at most {MAX_ACTIVITY_LAYERS}")
+        if len(committed) >= opening.sampling.max_new_tokens:
+            raise InvalidRequest("resume.committed_ids: the answer is complete already")
+        if len(opening.image) > self.config.limits.max_image_bytes:
+            raise InvalidRequest(
+                f"open.image: {len(opening.image)} bytes, at most {self.config.limits.max_image_bytes}"
+            )
+
+    async def _read_image(self, opening: Open) -> Pixels | None:
+        if not opening.image:
+            return None
+
+        def read() -> Pixels:
+            return self._model.prepare_image(load_image(opening.image))
+
+        return await asyncio.get_running_loop().run_in_executor(self._images, read)
+
+    async def _prefill(self, session: Session, pixels: Pixels | None) -> Prefill:
+        """Puts the prompt (and, resumed, what was committed) into the row, but for the last token."""
+        ids = (*session.open.prompt_ids, *session.committed)
+        at = session.open.image_position
+        texts = [ids[:-1]] if at is None else [ids[:at], ids[at + 1 : -1]]
+        parts: list[Sequence[int] | VisualTokens] = [text for text in texts if text]
+        job = Prefill(
+            session,
+            parts,
+            tiles=pixels.tiles if pixels else None,
+            visual_index=1 if at else 0,
+        )
+        if not job.done:
+            await self.batcher.prefill(job)
+        session.pending = [ids[-1]]
+        return job
+
+    def _opened(self, session: Session, job: Prefill, arrived: float) -> Opened:
+        activity = None
+        if job.activity:
+            scores = np.concatenate(job.activity)
+            activity = np.minimum(scores, np.float32(65504)).astype(np.float16)
+        started = job.started_s or self._now()
+        return Opened(
+            session_id=session.id,
+            model=self.config.model_names[0],
+            num_visual_tokens=session.prompt_len - len(session.open.prompt_ids) + 1
+            if session.open.image_position is not None
+            else 0,
+            stop_ids=session.stop_ids,
+            limits=self.config.limits,
+            features=session.open.features & FEATURES,
+            activity=activity,
+            queue_s=started - arrived,
+            prefill_s=job.seconds,
+            committed_len=len(session.committed),
+            round=session.round,
+        )

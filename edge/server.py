@@ -1,0 +1,394 @@
+"""`edge-server`: loads the target, serves it, and stops gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import grpc
+import grpc.aio
+import typer
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from .. import __version__
+from ..common.errors import CovspecError, InvalidRequest, ModelError
+from ..common.image import MAX_IMAGE_BYTES
+from ..common.loader import load_model, self_test
+from ..common.messages import Limits
+from ..common.model import Model
+from ..common.wire import MAX_MESSAGE_BYTES
+from ..protos import verify_pb2, verify_pb2_grpc
+from .batcher import Batcher, Batching
+from .engine import Engine, EngineConfig
+from .service import VerifierService
+
+logger = logging.getLogger(__name__)
+
+SERVICE = verify_pb2.DESCRIPTOR.services_by_name["Verifier"].full_name
+#: Share of the free memory that KV rows may take when --kv-cache-memory-bytes is not given.
+KV_MEMORY_SHARE = 0.25
+#: Matched on the device's side (device/edge_link.py): the server tolerates a ping every 10 s, the device sends one
+#: every 20 s. A port is bound by one server only.
+GRPC_OPTIONS = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """What `edge-server` was asked for. Times in seconds, sizes in tokens or bytes; 0 or empty means: choose."""
+
+    model: str = "scenes-target"
+    served_model_name: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 50051
+    insecure: bool = False
+    quantization: str = "auto"
+    dtype: str = "auto"
+    device: str = "cpu"
+    num_threads: int = 0
+    max_model_len: int = 0
+    max_num_seqs: int = 64
+    max_num_queued_reqs: int = 256
+    max_num_batched_tokens: int = 512
+    max_draft_length: int = 64
+    kv_cache_memory_bytes: int = 0
+    batching: str = "continuous"
+    batch_wait_s: float = 0.002
+    round_deadline_s: float = 0.5
+    quota_tokens_per_s: float = 0.0
+    idle_timeout_s: float = 120.0
+    shutdown_timeout_s: float = 10.0
+    port_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.batching not in ("continuous", "rounds"):
+            raise InvalidRequest(f"--batching must be continuous or rounds, not {self.batching!r}")
+        if not 0 <= self.port <= 65535:
+            raise InvalidRequest(f"--port must be 0 … 65535, not {self.port}")
+        if not self.insecure and not is_loopback(self.host):
+            raise InvalidRequest(
+                f"--host {self.host} can be reached from other machines without encryption: use 127.0.0.1, "
+                "or say --insecure if the network is trusted"
+            )
+        for flag, value, least in (
+            ("--max-num-seqs", self.max_num_seqs, 1),
+            ("--max-num-queued-reqs", self.max_num_queued_reqs, 0),
+            ("--max-num-batched-tokens", self.max_num_batched_tokens, 1),
+            ("--max-draft-length", self.max_draft_length, 0),
+            ("--max-model-len", self.max_model_len, 0),
+        ):
+            if value < least:
+                raise InvalidRequest(f"{flag} must be at least {least}, not {value}")
+        for flag, seconds in (
+            ("--batch-wait-ms", self.batch_wait_s),
+            ("--round-deadline-ms", self.round_deadline_s),
+            ("--idle-timeout-s", self.idle_timeout_s),
+            ("--shutdown-timeout", self.shutdown_timeout_s),
+        ):
+            if not 0 <= seconds < float("inf"):
+                raise InvalidRequest(f"{flag} must not be negative or infinite")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost" or host.startswith("unix:"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class EdgeServer:
+    """One target behind one port. Usable in a test's own event loop: `start`, `port`, `stop`."""
+
+    def __init__(self, config: ServerConfig, model: Model | None = None) -> None:
+        self.config = config
+        self.port = 0
+        self.engine: Engine | None = None
+        self._model = model
+        self._server = grpc.aio.server(options=GRPC_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        self._service = VerifierService()
+        self._batcher: Batcher | None = None
+
+    async def start(self) -> None:
+        """Binds the port, loads and tests the model, then reports SERVING. Raises CovspecError."""
+        verify_pb2_grpc.add_VerifierServicer_to_server(self._service, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+        self.port = self._bind()
+        await self._set_health(serving=False)
+        await self._server.start()
+        try:
+            model = await asyncio.to_thread(self._load)
+        except BaseException:
+            await self._server.stop(None)
+            raise
+        loop = asyncio.get_running_loop()
+
+        def fault() -> None:
+            loop.call_soon_threadsafe(
+                lambda: asyncio.ensure_future(self._set_health(serving=False))
+            )
+
+        c = self.config
+        wait_s = c.batch_wait_s if c.batching == "continuous" else c.round_deadline_s
+        self._batcher = Batcher(
+            model, Batching(wait_s, c.max_num_seqs), c.max_num_batched_tokens, on_fault=fault
+        )
+        self._batcher.start()
+        self.engine = Engine(model, self._batcher, self._engine_config(model))
+        self._service.engine = self.engine
+        await self._set_health(serving=True)
+
+    async def stop(self) -> None:
+        """Drains: no new sessions, running ones hear of it and get --shutdown-timeout to end."""
+        await self._set_health(serving=False)
+        grace = self.config.shutdown_timeout_s
+        self._service.go_away("the edge is shutting down", grace)
+        deadline = time.monotonic() + grace
+        while self.engine is not None and self.engine.sessions and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        await self._server.stop(0.1)
+        if self._batcher is not None:
+            await self._batcher.stop()
+        if self.engine is not None:
+            self.engine.close()
+
+    async def wait(self) -> None:
+        """Returns when the server has stopped."""
+        await self._server.wait_for_termination()
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT as clients write it."""
+        return f"{self.config.host}:{self.port}"
+
+    def _bind(self) -> int:
+        c = self.config
+        try:
+            port = self._server.add_insecure_port(f"{c.host}:{c.port}")
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise InvalidRequest(
+                f"cannot listen on {c.host}:{c.port}: the port is taken or the address is not this machine's; "
+                "choose another --port (0 takes a free one)"
+            )
+        return port
+
+    def _load(self) -> Model:
+        c = self.config
+        model = self._model
+        if model is None:
+            model = load_model(
+                c.model,
+                quantization=c.quantization,
+                dtype=c.dtype,
+                device=c.device,
+                num_threads=c.num_threads or None,
+            )
+        row_len = min(c.max_model_len or model.max_model_len, model.max_model_len)
+        model.allocate(self._num_rows(model, row_len), row_len)
+        self_test(model)
+        return model
+
+    def _num_rows(self, model: Model, row_len: int) -> int:
+        row_bytes = model.kv_bytes_per_token * row_len
+        if row_bytes == 0:
+            return self.config.max_num_seqs
+        memory = self.config.kv_cache_memory_bytes or int(free_memory_bytes() * KV_MEMORY_SHARE)
+        rows = min(self.config.max_num_seqs, memory // row_bytes)
+        if rows < 1:
+            raise ModelError(
+                f"one session of {row_len} tokens needs {row_bytes / 1e9:.2f} GB of KV memory, but there are "
+                f"{memory / 1e9:.2f} GB: lower --max-model-len or raise --kv-cache-memory-bytes"
+            )
+        logger.info(
+            "KV memory: %d rows of %d tokens, %.0f MB", rows, row_len, rows * row_bytes / 1e6
+        )
+        return rows
+
+    def _engine_config(self, model: Model) -> EngineConfig:
+        c = self.config
+        row_len = min(c.max_model_len or model.max_model_len, model.max_model_len)
+        return EngineConfig(
+            model_names=c.served_model_name or (c.model,),
+            row_len=row_len,
+            max_num_seqs=self._num_rows(model, row_len),
+            max_num_queued_reqs=c.max_num_queued_reqs,
+            limits=Limits(c.max_draft_length, row_len, MAX_IMAGE_BYTES, c.idle_timeout_s),
+            quota_tokens_per_s=c.quota_tokens_per_s,
+        )
+
+    async def _set_health(self, *, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        value = status.SERVING if serving else status.NOT_SERVING
+        for service in ("", SERVICE):
+            await self._health.set(service, value)
+
+
+def free_memory_bytes() -> int:
+    """Memory that can be used without swapping."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
+
+
+async def serve(config: ServerConfig) -> None:
+    """Runs a server until SIGTERM or SIGINT."""
+    server = EdgeServer(config)
+    stopping = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    start = asyncio.ensure_future(server.start())
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
+    if start.done():
+        start.result()
+        print(f"covspec edge ready on {server.address}", file=sys.stderr, flush=True)
+        if config.port_file is not None:
+            config.port_file.write_text(f"{server.address}\n")
+        await stop
+    else:
+        start.cancel()
+    logger.info("stopping")
+    await server.stop()
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+_D = ServerConfig()
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"edge-server {__version__}")
+        raise typer.Exit
+
+
+@app.command(
+    epilog="Exit codes: 0 stopped as asked · 2 bad flags or a taken port · 5 the model cannot be loaded · 8 failure"
+)
+def command(
+    model: Annotated[
+        str, typer.Option(help="Alias, local folder, hub id, or table:FILE.npz.")
+    ] = _D.model,
+    served_model_name: Annotated[
+        list[str] | None, typer.Option(help="Name that clients may ask for; repeatable.")
+    ] = None,
+    host: Annotated[str, typer.Option(envvar="COVSPEC_HOST")] = _D.host,
+    port: Annotated[int, typer.Option(envvar="COVSPEC_PORT", help="0 takes a free one.")] = _D.port,
+    insecure: Annotated[
+        bool,
+        typer.Option(help="Allow an address that other machines can reach, without encryption."),
+    ] = _D.insecure,
+    quantization: Annotated[
+        str, typer.Option(help="auto, int8, int8-weight-only or none.")
+    ] = _D.quantization,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = _D.dtype,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = _D.device,
+    num_threads: Annotated[
+        int, typer.Option(help="CPU threads of the model; 0: all cores.")
+    ] = _D.num_threads,
+    max_model_len: Annotated[
+        int, typer.Option(help="Context in tokens, visual ones included; 0: the model's.")
+    ] = _D.max_model_len,
+    max_num_seqs: Annotated[int, typer.Option(help="Sessions at a time.")] = _D.max_num_seqs,
+    max_num_queued_reqs: Annotated[
+        int, typer.Option(help="Sessions that may wait for a place.")
+    ] = _D.max_num_queued_reqs,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(help="Token budget of one step.")
+    ] = _D.max_num_batched_tokens,
+    max_draft_length: Annotated[
+        int, typer.Option(help="Longest draft taken.")
+    ] = _D.max_draft_length,
+    kv_cache_memory_bytes: Annotated[
+        int, typer.Option(help="KV memory; 0: a quarter of what is free.")
+    ] = _D.kv_cache_memory_bytes,
+    batching: Annotated[str, typer.Option(help="continuous or rounds (Multi-SPIN).")] = _D.batching,
+    batch_wait_ms: Annotated[
+        float, typer.Option(help="continuous: longest wait for more drafts.")
+    ] = 1e3 * _D.batch_wait_s,
+    round_deadline_ms: Annotated[
+        float, typer.Option(help="rounds: when a round is closed without its stragglers.")
+    ] = 1e3 * _D.round_deadline_s,
+    quota_tokens_per_s: Annotated[
+        float, typer.Option(help="Verified tokens per client and second; 0: no limit.")
+    ] = _D.quota_tokens_per_s,
+    idle_timeout_s: Annotated[
+        float, typer.Option(help="Close a silent session.")
+    ] = _D.idle_timeout_s,
+    shutdown_timeout: Annotated[
+        float, typer.Option(help="Seconds that running sessions get when stopping.")
+    ] = _D.shutdown_timeout_s,
+    port_file: Annotated[Path | None, typer.Option(help="Write HOST:PORT here when ready.")] = None,
+    log_level: Annotated[str, typer.Option(envvar="COVSPEC_LOG_LEVEL")] = "warning",
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Verify the drafts of many devices against one INT8 target model."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        config = ServerConfig(
+            model=model,
+            served_model_name=tuple(served_model_name or ()),
+            host=host,
+            port=port,
+            insecure=insecure,
+            quantization=quantization,
+            dtype=dtype,
+            device=device,
+            num_threads=num_threads,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_queued_reqs=max_num_queued_reqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_draft_length=max_draft_length,
+            kv_cache_memory_bytes=kv_cache_memory_bytes,
+            batching=batching,
+            batch_wait_s=batch_wait_ms / 1e3,
+            round_deadline_s=round_deadline_ms / 1e3,
+            quota_tokens_per_s=quota_tokens_per_s,
+            idle_timeout_s=idle_timeout_s,
+            shutdown_timeout_s=shutdown_timeout,
+            port_file=port_file,
+        )
+        asyncio.run(serve(config))
+    except CovspecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+def main() -> None:
+    """The `edge-server` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The codec: every message survives the trip, and nothing malformed gets past it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from covspec.common import wire
+from covspec.common.errors import Incompatible, InvalidRequest
+from covspec.common.messages import (
+    Cancel,
+    Candidate,
+    CandidatesRequest,
+    Correction,
+    DeviceProfile,
+    Draft,
+    ErrorInfo,
+    Feature,
+    Finish,
+    Gate,
+    GoAway,
+    Limits,
+    Mode,
+    ModelInfo,
+    Open,
+    Opened,
+    Plan,
+    Resume,
+    Verdict,
+)
+from covspec.common.sampling import Sampling
+from covspec.protos import verify_pb2 as pb
+
+LIMITS = Limits(64, 1024, 20 << 20, 120.0)
+OPEN = Open(
+    prompt_ids=(1, 5, 300, 7),
+    sampling=Sampling(0.7, 40, 0.9, 2**64 - 1, 33, ignore_stop=True),
+    tokenizer_fingerprint=bytes(range(32)),
+    image=b"\xff\xd8picture",
+    image_position=1,
+    mode=Mode.EDGE_ONLY,
+    correction=Correction.COUPLED,
+    gate=Gate.OPTIMISTIC,
+    model="scenes-target",
+    profile=DeviceProfile("phone", 0.25, 8),
+    activity_layers=4,
+    features=frozenset({Feature.RESUME, Feature.ACTIVITY}),
+    protocol_version=wire.PROTOCOL_VERSION,
+)
+
+
+def equal(a: object, b: object) -> bool:
+    """Dataclass equality that knows arrays."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return (
+            isinstance(a, np.ndarray)
+            and isinstance(b, np.ndarray)
+            and a.dtype == b.dtype
+            and np.array_equal(a, b)
+        )
+    fields = getattr(a, "__dataclass_fields__", None)
+    if fields is None or type(a) is not type(b):
+        return bool(a == b)
+    return all(equal(getattr(a, name), getattr(b, name)) for name in fields)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        OPEN,
+        Resume(OPEN, "abc", (4, 5, 6), 3),
+        Draft(0, 0),
+        Draft(
+            round=7,
+            committed_len=21,
+            token_ids=(3, 2, 1),
+            logprobs=np.array([-0.5, 0.0, -65504], np.float16),
+            correction=0,
+            rows=np.array([[0, -1], [-np.inf, 0], [-2, 0]], np.float16),
+            row_ids=np.array([[4, 5], [6, 7], [8, 9]], np.uint32),
+            num_gated=2,
+            draft_s=0.125,
+            final=True,
+        ),
+        CandidatesRequest(3, 16, True),
+        Cancel("finished"),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_requests_survive_the_trip(message: wire.DeviceMessage) -> None:
+    data = wire.to_request(message).SerializeToString()
+    assert equal(wire.from_request(pb.DecodeRequest.FromString(data)), message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Opened(
+            session_id="abc",
+            model="scenes-target",
+            num_visual_tokens=2,
+            stop_ids=frozenset({2, 9}),
+            limits=LIMITS,
+            protocol_version=wire.PROTOCOL_VERSION,
+            features=frozenset({Feature.PLAN, Feature.GO_AWAY}),
+            activity=np.array([1.5, 0.25], np.float16),
+            plan=Plan(0, 1.25e6),
+            queue_s=0.5,
+            prefill_s=0.25,
+            committed_len=3,
+            round=2,
+        ),
+        Verdict(0, 0, 0),
+        Verdict(
+            round=9,
+            num_accepted=4,
+            committed_len=30,
+            token_id=0,
+            row=np.array([0, -np.inf, -65504], np.float16),
+            candidates=(Candidate(5, 0.25), Candidate(5, 0.25)),
+            finish=Finish.CONTEXT,
+            plan=Plan(6),
+            queue_s=0.5,
+            verify_s=0.125,
+            batch_size=3,
+        ),
+        GoAway("restart", 5.0),
+        ErrorInfo("OVERLOADED", "later", 2.5),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_responses_survive_the_trip(message: wire.EdgeMessage) -> None:
+    data = wire.to_response(message).SerializeToString()
+    assert equal(wire.from_response(pb.DecodeResponse.FromString(data)), message)
+
+
+def test_model_info_survives_the_trip() -> None:
+    info = ModelInfo(("a", "b"), bytes(32), 512, LIMITS, "int8", True, 1, frozenset(Feature))
+    assert wire.model_info_from_proto(wire.model_info_to_proto(info)) == info
+
+
+@pytest.mark.parametrize("value", [0.7, 0.1, 1 / 3, 0.9999999])
+def test_sampling_parameters_are_the_same_numbers_on_both_ends(value: float) -> None:
+    opened = Open((1,), Sampling(value, 0, value), bytes(32))
+    read = wire.from_request(wire.to_request(opened))
+    assert isinstance(read, Open)
+    assert (read.sampling.temperature, read.sampling.top_p) == (value, value)
+
+
+def test_a_float16_row_costs_two_bytes_an_entry() -> None:
+    row = np.zeros(151_674, np.float16)
+    verdict = Verdict(1, 0, 1, row=row)
+    assert len(wire.to_response(verdict).SerializeToString()) < 2 * len(row) + 32
+
+
+def test_a_coupled_draft_costs_its_ids_and_little_more() -> None:
+    draft = Draft(3, 40, tuple(range(300, 308)))
+    assert len(wire.to_request(draft).SerializeToString()) <= 8 * 2 + 10
+
+
+def test_an_unknown_feature_is_not_granted_and_not_an_error() -> None:
+    request = wire.to_request(OPEN)
+    request.open.features.append(99)  # type: ignore[arg-type]
+    read = wire.from_request(request)
+    assert isinstance(read, Open) and read.features == OPEN.features
+
+
+def test_an_unknown_reason_reads_as_internal() -> None:
+    response = pb.DecodeResponse(error=pb.ErrorInfo(reason=99, message="new"))  # type: ignore[arg-type]
+    assert wire.from_response(response) == ErrorInfo("INTERNAL", "new")
+
+
+def _draft(**fields: object) -> pb.DecodeRequest:
+    return pb.DecodeRequest(draft=pb.Draft(**fields))  # type: ignore[arg-type]
+
+
+def _open(**fields: object) -> pb.DecodeRequest:
+    request = wire.to_request(OPEN)
+    for name, value in fields.items():
+        if value is None:
+            request.open.ClearField(name)  # type: ignore[arg-type]
+        elif name == "sampling":
+            request.open.sampling.MergeFrom(value)  # type: ignore[arg-type]
+        else:
+            setattr(request.open, name, value)
+    return request
+
+
+def f16(*values: float) -> bytes:
+    return np.array(values, "<f2").tobytes()
+
+
+F16 = pb.ENCODING_FLOAT16
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (pb.DecodeRequest(), "empty"),
+        (_draft(token_ids=[1], logprobs=b"\0", encoding=F16), "logprobs"),
+        (_draft(token_ids=[1, 2], logprobs=f16(-1), encoding=F16), "logprobs"),
+        (_draft(token_ids=[1], logprobs=f16(np.nan), encoding=F16), "logprobs"),
+        (_draft(token_ids=[1], logprobs=f16(-np.inf), encoding=F16), "logprobs"),
+        (_draft(token_ids=[1], logprobs=f16(0.5), encoding=F16), "logprobs"),
+        (_draft(token_ids=[1], logprobs=f16(-1)), "logprobs"),
+        (_draft(token_ids=[1], logprobs=f16(-1), encoding=77), "logprobs"),
+        (_draft(token_ids=range(257)), "token_ids"),
+        (_draft(token_ids=[1], num_gated=2), "num_gated"),
+        (_draft(token_ids=[1, 2], rows=f16(1, 2, 3), encoding=F16), "rows"),
+        (_draft(rows=f16(1), encoding=F16), "rows"),
+        (_draft(token_ids=[1], rows=f16(np.inf), encoding=F16), "rows"),
+        (_draft(token_ids=[1], rows=f16(0), encoding=F16, row_ids=[1, 2]), "row_ids"),
+        (_draft(token_ids=[1], row_ids=[1]), "row_ids"),
+        (_draft(draft_s=-1.0), "draft_s"),
+        (_draft(draft_s=float("nan")), "draft_s"),
+        (_open(tokenizer_fingerprint=b"short"), "tokenizer_fingerprint"),
+        (_open(image=b""), "image"),
+        (_open(image_position=None), "image"),
+        (_open(image_position=4), "image_position"),
+        (_open(mode=0), "mode"),
+        (_open(mode=9), "mode"),
+        (_open(correction=0), "correction"),
+        (_open(gate=0), "gate"),
+        (_open(sampling=pb.Sampling(temperature=-1)), "temperature"),
+        (_open(sampling=pb.Sampling(temperature=float("nan"))), "temperature"),
+        (_open(sampling=pb.Sampling(top_p=1.5)), "top-p"),
+        (pb.DecodeRequest(open=pb.Open(protocol_version=1)), "tokenizer_fingerprint"),
+        (
+            pb.DecodeRequest(candidates_request=pb.CandidatesRequest(num_refused=0)),
+            "num_refused",
+        ),
+    ],
+)
+def test_malformed_requests_are_refused_by_name(request_: pb.DecodeRequest, field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        wire.from_request(request_)
+
+
+@pytest.mark.parametrize("version", [0, 2, 99])
+def test_another_protocol_version_is_refused(version: int) -> None:
+    with pytest.raises(Incompatible, match="version") as refused:
+        wire.from_request(_open(protocol_version=version))
+    assert refused.value.reason == "PROTOCOL_VERSION"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        pb.DecodeResponse(),
+        pb.DecodeResponse(verdict=pb.Verdict(row=b"\0", encoding=F16)),
+        pb.DecodeResponse(verdict=pb.Verdict(row=b"\0\0\0\0", encoding=pb.ENCODING_FLOAT32)),
+        pb.DecodeResponse(verdict=pb.Verdict(finish_reason=9)),  # type: ignore[arg-type]
+        pb.DecodeResponse(
+            opened=pb.Opened(
+                protocol_version=1, num_visual_tokens=3, activity=f16(1), activity_encoding=F16
+            )
+        ),
+    ],
+)
+def test_malformed_responses_are_refused(response: pb.DecodeResponse) -> None:
+    with pytest.raises(InvalidRequest):
+        wire.from_response(response)
