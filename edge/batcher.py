@@ -258,7 +258,7 @@ class Batcher:
             taken.append(job)
             budget -= size
         self._rounds = self._rounds[len(taken) :]
-        if not self._rounds:
+        if taken and not self._rounds:
             present = {r.session.id for r in taken}
             for live in self._live.values():
                 live.punctual = live.punctual and live.session.id in present

@@ -20,6 +20,7 @@ from ..common.accept import (
     coupled_token,
     distribution,
     draw,
+    draws,
     float16_row,
     greedy_token,
     q_tilde,
@@ -89,10 +90,8 @@ def candidates_from(
     p: NDArray[np.float32], seed: int, position: int, start: int
 ) -> tuple[Candidate, ...]:
     """NUM_CANDIDATES tokens drawn i.i.d. from p, the `start`-th and those after it; the same call gives the same."""
-    ids = [
-        draw(p, uniform(seed, position, Stream.CANDIDATE, i))
-        for i in range(start, start + NUM_CANDIDATES)
-    ]
+    indices = range(start, start + NUM_CANDIDATES)
+    ids = draws(p, [uniform(seed, position, Stream.CANDIDATE, i) for i in indices])
     return tuple(Candidate(w, float(p[w])) for w in ids)
 
 
