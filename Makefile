@@ -62,6 +62,7 @@ types: $(TYPES) ## Link build/types/covspec to this folder, where type checkers 
 
 bench: $(STAMP) ## Measure; writes JSON and plots to bench/results/
 	@$(BIN)/covspec bench pair
+	@$(BIN)/covspec bench wire
 
 clean: ## Remove what was built and all caches; keeps .venv
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

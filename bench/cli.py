@@ -1,4 +1,4 @@
-"""The `covspec` command. A subcommand's module is imported when it is called, so `--help` loads no torch.
+"""The `covspec` command. A subcommand's module is imported when it is called: `--help` loads no torch.
 
 A subcommand is a function named `command`, written for typer, in a module of this folder.
 """
@@ -15,10 +15,12 @@ from ..common.errors import CovspecError
 # name: (module, one line of help)
 COMMANDS = {
     "demo": ("demo", "Start an edge, ask it about a picture, and show what speculation saved."),
+    "models": ("models", "List the models that have a short name, and which are on this machine."),
     "train-pair": ("train_pair", "Train the embedded model pair again, from its seed."),
 }
 BENCHES = {
-    "pair": ("pair", "The embedded pair: how often it is right, and how often it agrees."),
+    "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
+    "wire": ("wire", "A round without its model: latency of one client, rounds a second of 64."),
 }
 
 app = typer.Typer(name="covspec", no_args_is_help=True, pretty_exceptions_enable=False)

@@ -1,4 +1,4 @@
-"""An `edge-server` and `device-client` calls as processes of their own, as a user runs them; loopback only."""
+"""`edge-server` and `device-client` as processes of their own, the way a user runs them; on loopback."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def ask(edge: Edge, *args: str, timeout_s: float = 300.0) -> dict[str, Any]:
         raise _ClientFailed(
             f"device-client ended with exit code {done.returncode}:\n{done.stderr.strip()}"
         )
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    report: dict[str, Any] = json.loads(done.stdout)
     return report
 
 

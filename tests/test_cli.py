@@ -1,0 +1,50 @@
+"""The `covspec` command itself: its table of subcommands, how it hands arguments on, how it fails."""
+
+import importlib
+
+import pytest
+from typer.testing import CliRunner
+
+import covspec
+from covspec.bench import cli
+from covspec.common.errors import TooLong
+
+run = CliRunner().invoke
+
+
+@pytest.mark.parametrize("module", [module for module, _ in (cli.COMMANDS | cli.BENCHES).values()])
+def test_every_subcommand_has_its_function(module: str) -> None:
+    assert callable(importlib.import_module(f"covspec.bench.{module}").command)
+
+
+def test_version() -> None:
+    assert run(cli.app, ["--version"]).output == f"covspec {covspec.__version__}\n"
+
+
+def test_without_arguments_it_lists_the_commands() -> None:
+    output = run(cli.app, []).output
+    assert all(name in output for name in cli.COMMANDS)
+
+
+def test_options_go_to_the_subcommand() -> None:
+    result = run(cli.app, ["demo", "--help"])
+    assert result.exit_code == 0
+    assert "covspec demo" in result.output and "--sample" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--nonsense"], ["nonsense"], ["bench", "nonsense"]])
+def test_what_is_not_known_is_a_usage_error(arguments: list[str]) -> None:
+    assert run(cli.app, arguments).exit_code == 2
+
+
+def test_a_known_error_ends_in_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise TooLong("shorten the question")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == TooLong.exit_code
+    assert capsys.readouterr().err == "covspec: shorten the question\n"
