@@ -1,0 +1,148 @@
+"""Training batches: scenes as pixels, labels for each visual token, and several question-answer turns per picture.
+
+All turns of a picture share its prefix in one sequence. A turn sees the prefix and itself, and its positions start
+again right after the prefix, so each turn is computed exactly as if it stood alone and the picture is paid once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from ..common.scene import COLOURS, SHAPES, SIZES, Scene, draw_scene, scene_from_seed
+from ..common.scene_question import SceneQuestion, questions
+from .scenes_model import GRID_SIDE, IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, VISUAL_TOKENS
+
+IGNORED = -100
+_OBJECT_MARGIN = 0.05
+_FINAL_WEIGHT = 3.0
+_CLASSES = {"colour": tuple(COLOURS), "shape": SHAPES, "size": SIZES}
+_FINAL_LEAD = " The answer is"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTurns:
+    """Sequences of one prefix and several turns.
+
+    input_ids, position_ids, labels (the next token, or IGNORED): int64 [batch, length]; weights: float32
+    [batch, length]; mask: bool [batch, 1, length, length], True where a query (row) may see a key (column).
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    labels: Tensor
+    weights: Tensor
+    mask: Tensor
+
+
+def pixel_values(images: Sequence[Image.Image]) -> Tensor:
+    """Resizes to 160 x 160, scales to 0..1 and normalises. Returns float32 [batch, 3, 160, 160]."""
+    side = (IMAGE_SIDE, IMAGE_SIDE)
+    resized = (
+        im if im.size == side else im.resize(side, Image.Resampling.BICUBIC) for im in images
+    )
+    array = np.stack([np.asarray(im, dtype=np.uint8) for im in resized])
+    scaled = torch.from_numpy(array).permute(0, 3, 1, 2).float() / 255
+    mean, std = torch.tensor(IMAGE_MEAN).view(1, 3, 1, 1), torch.tensor(IMAGE_STD).view(1, 3, 1, 1)
+    return (scaled - mean) / std
+
+
+def visual_labels(scene: Scene) -> dict[str, Tensor]:
+    """Returns for each head the class of every visual token, int64 [100]; 0 is the background."""
+    axis = (np.arange(GRID_SIDE) + 0.5) / GRID_SIDE
+    x, y = np.tile(axis, GRID_SIDE), np.repeat(axis, GRID_SIDE)
+    labels = {name: np.zeros(VISUAL_TOKENS, dtype=np.int64) for name in ("cell", *_CLASSES)}
+    for o in scene.objects:
+        inside = np.hypot(x - o.x, y - o.y) < o.radius + _OBJECT_MARGIN
+        labels["cell"][inside] = 1 + 3 * o.row + o.column
+        for name, values in _CLASSES.items():
+            labels[name][inside] = 1 + values.index(getattr(o, name))
+    return {name: torch.from_numpy(values) for name, values in labels.items()}
+
+
+def prefix_text() -> str:
+    """Returns what stands before the question: the user's turn with the picture's placeholders."""
+    return "<|im_start|>user\n<img>" + "<IMG_CONTEXT>" * VISUAL_TOKENS + "</img>"
+
+
+def question_text(question: str) -> str:
+    """Returns what follows the picture, up to where the answer begins."""
+    return f"\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def turn_tokens(
+    tokenizer: PreTrainedTokenizerFast, asked: SceneQuestion
+) -> tuple[list[int], list[int], int]:
+    """Returns the ids of the question part, of the answer with its end token, and where the conclusion begins."""
+    lead, _, final = asked.answer.rpartition(_FINAL_LEAD)
+    question = tokenizer.encode(question_text(asked.text), add_special_tokens=False)
+    scan = tokenizer.encode(lead + _FINAL_LEAD, add_special_tokens=False)
+    conclusion = tokenizer.encode(final + "<|im_end|>", add_special_tokens=False)
+    return question, scan + conclusion, len(scan)
+
+
+def pack_turns(
+    tokenizer: PreTrainedTokenizerFast, pictures: Sequence[Sequence[SceneQuestion]]
+) -> PackedTurns:
+    """Packs the turns of each picture behind one prefix and pads all sequences to the longest."""
+    prefix = tokenizer.encode(prefix_text(), add_special_tokens=False)
+    rows: list[tuple[list[int], list[int], list[int], list[float], list[int]]] = []
+    for turns in pictures:
+        ids, positions = list(prefix), list(range(len(prefix)))
+        labels, weights, owner = [IGNORED] * len(prefix), [0.0] * len(prefix), [0] * len(prefix)
+        for number, asked in enumerate(turns, start=1):
+            question, answer, final_start = turn_tokens(tokenizer, asked)
+            turn = question + answer
+            ids += turn
+            positions += range(len(prefix), len(prefix) + len(turn))
+            labels += [IGNORED] * (len(question) - 1) + answer + [IGNORED]
+            weights += [0.0] * (len(question) - 1) + [
+                _FINAL_WEIGHT if i >= final_start else 1.0 for i in range(len(answer))
+            ]
+            weights.append(0.0)
+            owner += [number] * len(turn)
+        rows.append((ids, positions, labels, weights, owner))
+    length = max(len(row[0]) for row in rows)
+    pad = tokenizer.pad_token_id
+
+    def padded(column: int, fill: float, dtype: torch.dtype) -> Tensor:
+        return torch.tensor(
+            [list(r[column]) + [fill] * (length - len(r[0])) for r in rows], dtype=dtype
+        )
+
+    owners = padded(4, -1, torch.long)
+    return PackedTurns(
+        input_ids=padded(0, pad, torch.long),
+        position_ids=padded(1, 0, torch.long),
+        labels=padded(2, IGNORED, torch.long),
+        weights=padded(3, 0.0, torch.float32),
+        mask=turn_mask(owners),
+    )
+
+
+def turn_mask(owners: Tensor) -> Tensor:
+    """Returns who sees whom. owners: int64 [batch, length], 0 for the prefix, 1, 2, ... for turns, -1 for padding."""
+    length = owners.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    same = owners[:, :, None] == owners[:, None, :]
+    shared = (owners == 0)[:, None, :]
+    return (causal & (same | shared))[:, None]
+
+
+def vision_batch(seeds: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Returns pixels [batch, 3, 160, 160] and the heads' labels [batch, 100]."""
+    scenes = [scene_from_seed(seed) for seed in seeds]
+    labels = [visual_labels(scene) for scene in scenes]
+    stacked = {name: torch.stack([entry[name] for entry in labels]) for name in labels[0]}
+    return pixel_values([draw_scene(scene) for scene in scenes]), stacked
+
+
+def language_batch(
+    tokenizer: PreTrainedTokenizerFast, seeds: Sequence[int], turns: int
+) -> PackedTurns:
+    """Returns `turns` question-answer turns about each of the scenes."""
+    return pack_turns(tokenizer, [questions(scene_from_seed(seed), seed, turns) for seed in seeds])

@@ -1,0 +1,344 @@
+"""Trains the embedded pair `scenes` from nothing: `covspec train-pair`.
+
+Each network learns in two stages. `vision`: the tower and the projector alone, under one linear head per attribute of
+the object that a visual token shows. `language`: the language model on top, while the heads' loss stays beside the
+language loss, so that the tower keeps what it knows. Data are drawn from seeds as training goes; batch n of a stage
+depends on the seed and on n alone, so an interrupted run goes on from its last checkpoint as if nothing had happened.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFast
+
+from .scenes_batch import IGNORED, language_batch, vision_batch
+from .scenes_model import build_heads, build_model, save_model, visual_features
+from .scenes_tokenizer import save_tokenizer, train_tokenizer
+
+ROLES = ("target", "draft")
+FIRST_TRAINING_SEED = 1_000_000
+_SEEDS_PER_STAGE = 10_000_000
+_BACKGROUND_WEIGHT = 0.25
+_WARMUP_STEPS = 50
+_CHECKPOINT_EVERY_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of training.
+
+    steps and batch (pictures) give its length, turns the questions per picture (0: heads alone). muon_lr is for the
+    matrices, adam_lr for all else; the vision tower's rates are multiplied by vision_factor. The rates are constant up
+    to decay_from (a fraction of the steps) and then fall to zero along a line.
+    """
+
+    name: str
+    steps: int
+    batch: int
+    turns: int
+    muon_lr: float
+    adam_lr: float
+    vision_factor: float
+    decay_from: float
+
+
+RECIPE = {
+    "target": (
+        Stage("vision", 600, 32, 0, 0.02, 2.5e-3, 1.0, 0.0),
+        Stage("language", 3000, 16, 3, 0.02, 3e-3, 0.2, 0.5),
+    ),
+    "draft": (
+        Stage("vision", 500, 32, 0, 0.02, 2.5e-3, 1.0, 0.0),
+        Stage("language", 2500, 16, 3, 0.02, 3e-3, 0.2, 0.5),
+    ),
+}
+
+
+def quick_recipe() -> dict[str, tuple[Stage, ...]]:
+    """Returns the recipe cut down to a few steps, enough to run every line of it."""
+    return {
+        role: tuple(replace(stage, steps=3, batch=2) for stage in stages)
+        for role, stages in RECIPE.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What training says after each step: where it is and its losses (nan where a stage has none)."""
+
+    role: str
+    stage: str
+    step: int
+    steps: int
+    language_loss: float
+    heads_loss: float
+
+
+Listener = Callable[[StepReport], None]
+
+
+def train_pair(
+    out_dir: Path,
+    *,
+    seed: int = 0,
+    recipe: dict[str, tuple[Stage, ...]] | None = None,
+    roles: tuple[str, ...] = ROLES,
+    resume: bool = True,
+    progress: Listener = lambda report: None,
+) -> None:
+    """Trains the networks named in `roles` and writes OUT/target and OUT/draft, checkpoints under OUT/checkpoints."""
+    tokenizer = train_tokenizer()
+    for role in roles:
+        torch.manual_seed(seed)
+        trainee = _Trainee(role, build_model(role), build_heads(role))
+        checkpoint = out_dir / "checkpoints" / f"{role}.pt"
+        for number, stage in enumerate((recipe or RECIPE)[role]):
+            first_seed = (
+                FIRST_TRAINING_SEED + seed * 10 * _SEEDS_PER_STAGE + number * _SEEDS_PER_STAGE
+            )
+            _train_stage(
+                trainee, stage, number, first_seed, tokenizer, checkpoint, resume, progress
+            )
+        save_model(trainee.model, out_dir / role)
+        save_tokenizer(tokenizer, out_dir / role)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trainee:
+    role: str
+    model: InternVLForConditionalGeneration
+    heads: nn.ModuleDict
+
+
+def _train_stage(
+    trainee: _Trainee,
+    stage: Stage,
+    number: int,
+    first_seed: int,
+    tokenizer: PreTrainedTokenizerFast,
+    checkpoint: Path,
+    resume: bool,
+    progress: Listener,
+) -> None:
+    optimizers = _optimizers(trainee, stage)
+    start = _load_checkpoint(checkpoint, trainee, optimizers, stage, number) if resume else 0
+    trainee.model.train()
+    saved_at = time.monotonic()
+    for step in range(start, stage.steps):
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["base_lr"] * _rate(step, stage)
+        seeds = range(first_seed + step * stage.batch, first_seed + (step + 1) * stage.batch)
+        language_loss, heads_loss = _losses(trainee, stage, seeds, tokenizer)
+        (language_loss + heads_loss).backward()
+        nn.utils.clip_grad_norm_([*trainee.model.parameters(), *trainee.heads.parameters()], 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        shown = float(language_loss.detach()) if stage.turns else float("nan")
+        progress(
+            StepReport(
+                trainee.role, stage.name, step + 1, stage.steps, shown, float(heads_loss.detach())
+            )
+        )
+        if step + 1 == stage.steps or time.monotonic() - saved_at > _CHECKPOINT_EVERY_S:
+            _save_checkpoint(checkpoint, trainee, optimizers, number, step + 1)
+            saved_at = time.monotonic()
+
+
+def _losses(
+    trainee: _Trainee, stage: Stage, seeds: range, tokenizer: PreTrainedTokenizerFast
+) -> tuple[Tensor, Tensor]:
+    pixels, labels = vision_batch(seeds)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = visual_features(trainee.model, pixels)
+        heads_loss = _heads_loss(trainee.heads, features, labels)
+        if not stage.turns:
+            return torch.zeros(()), heads_loss
+        packed = language_batch(tokenizer, seeds, stage.turns)
+        embedding = trainee.model.get_input_embeddings()
+        shown = packed.input_ids == trainee.model.config.image_token_id
+        embeds = (
+            embedding(packed.input_ids)
+            .to(features.dtype)
+            .masked_scatter(shown[..., None], features)
+        )
+        hidden_keys = torch.zeros(packed.mask.shape, dtype=features.dtype).masked_fill(
+            ~packed.mask, float("-inf")
+        )
+        hidden = trainee.model.model.language_model(
+            inputs_embeds=embeds,
+            attention_mask=hidden_keys,
+            position_ids=packed.position_ids,
+            use_cache=False,
+        ).last_hidden_state
+        asked = packed.labels != IGNORED
+        logits = functional.linear(hidden[asked], embedding.weight).float()
+    each = functional.cross_entropy(logits, packed.labels[asked], reduction="none")
+    weights = packed.weights[asked]
+    return (each * weights).sum() / weights.sum(), heads_loss
+
+
+def _heads_loss(heads: nn.ModuleDict, features: Tensor, labels: dict[str, Tensor]) -> Tensor:
+    """Returns the mean over heads of the weighted cross-entropy. features: [batch, 100, width]."""
+    losses = []
+    for name, head in heads.items():
+        logits = head(features).float().flatten(0, 1)
+        truth = labels[name].flatten()
+        weights = torch.where(truth > 0, 1.0, _BACKGROUND_WEIGHT)
+        each = functional.cross_entropy(logits, truth, reduction="none")
+        losses.append((each * weights).sum() / weights.sum())
+    return torch.stack(losses).mean()
+
+
+def _rate(step: int, stage: Stage) -> float:
+    """Returns the factor of the learning rates: a short rise, a plateau, a linear fall to zero."""
+    fall_start = stage.decay_from * stage.steps
+    fall = min(1.0, (stage.steps - step) / max(1.0, stage.steps - fall_start))
+    return min(1.0, (step + 1) / _WARMUP_STEPS) * fall
+
+
+def _optimizers(trainee: _Trainee, stage: Stage) -> list[torch.optim.Optimizer]:
+    """Returns Muon for the matrices and AdamW for embeddings, norms, biases, convolutions and heads."""
+    matrices: dict[float, list[nn.Parameter]] = {}
+    others: dict[float, list[nn.Parameter]] = {1.0: list(trainee.heads.parameters())}
+    for name, parameter in trainee.model.named_parameters():
+        of_vision = "vision_tower" in name or "multi_modal_projector" in name
+        if not of_vision and not stage.turns:
+            continue
+        is_matrix = parameter.ndim == 2 and "embed" not in name
+        chosen = matrices if is_matrix else others
+        chosen.setdefault(stage.vision_factor if of_vision else 1.0, []).append(parameter)
+
+    def groups(split: dict[float, list[nn.Parameter]], lr: float) -> list[dict[str, Any]]:
+        return [
+            {"params": ps, "lr": lr * factor, "base_lr": lr * factor}
+            for factor, ps in split.items()
+        ]
+
+    muon = torch.optim.Muon(groups(matrices, stage.muon_lr), momentum=0.95, weight_decay=0.01)
+    adam = torch.optim.AdamW(groups(others, stage.adam_lr), betas=(0.9, 0.98), weight_decay=0.0)
+    return [muon, adam]
+
+
+def _save_checkpoint(
+    path: Path, trainee: _Trainee, optimizers: list[torch.optim.Optimizer], number: int, step: int
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {
+        "stage": number,
+        "step": step,
+        "model": trainee.model.state_dict(),
+        "heads": trainee.heads.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+    }
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    os.replace(partial, path)
+
+
+def _load_checkpoint(
+    path: Path,
+    trainee: _Trainee,
+    optimizers: list[torch.optim.Optimizer],
+    stage: Stage,
+    number: int,
+) -> int:
+    """Restores the trainee if the checkpoint is of this stage or a later one; returns the step to go on from."""
+    if not path.exists():
+        return 0
+    state = torch.load(path, weights_only=True)
+    if state["stage"] < number:
+        return 0
+    trainee.model.load_state_dict(state["model"])
+    trainee.heads.load_state_dict(state["heads"])
+    if state["stage"] > number:
+        return stage.steps
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    return int(state["step"])
+
+
+class _Display:
+    """A progress bar per stage, and one line per hundred steps for logs."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[loss]}"),
+            console=console,
+        )
+        self.tasks: dict[tuple[str, str], Any] = {}
+
+    def __call__(self, report: StepReport) -> None:
+        key = (report.role, report.stage)
+        loss = f"heads {report.heads_loss:.3f}  language {report.language_loss:.3f}"
+        if key not in self.tasks:
+            self.tasks[key] = self.bar.add_task(" ".join(key), total=report.steps, loss=loss)
+        self.bar.update(self.tasks[key], completed=report.step, loss=loss)
+        if not self.console.is_terminal and (report.step % 50 == 0 or report.step == report.steps):
+            clock = time.strftime("%H:%M:%S")
+            self.console.print(
+                f"{clock} {report.role} {report.stage} {report.step}/{report.steps} {loss}"
+            )
+
+
+def command(
+    out: Annotated[Path, typer.Option(help="Folder for the weights and the checkpoints.")] = Path(
+        "scenes-pair"
+    ),
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the weights and of the training scenes.")
+    ] = 0,
+    only: Annotated[str, typer.Option(help="Train `target` or `draft` alone.")] = "",
+    threads: Annotated[
+        int, typer.Option(min=0, help="CPU threads; 0 takes PyTorch's default.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option(help="Go on from the checkpoints in OUT if there are any.")
+    ] = True,
+    quick: Annotated[
+        bool, typer.Option(help="A few steps of each stage, to try the command.")
+    ] = False,
+) -> None:
+    """Train the embedded pair `scenes` from a seed."""
+    if only not in ("", *ROLES):
+        raise typer.BadParameter(f"{only!r} is neither target nor draft", param_hint="--only")
+    if threads:
+        torch.set_num_threads(threads)
+    recipe = quick_recipe() if quick else RECIPE
+    console = Console(stderr=True)
+    display = _Display(console)
+    with display.bar:
+        train_pair(
+            out,
+            seed=seed,
+            recipe=recipe,
+            roles=(only,) if only else ROLES,
+            resume=resume,
+            progress=display,
+        )
+    described = {role: [asdict(stage) for stage in stages] for role, stages in recipe.items()}
+    (out / "recipe.json").write_text(
+        json.dumps({"seed": seed, **described}, indent=2) + "\n", encoding="utf-8"
+    )
+    console.print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    typer.run(command)

@@ -1,0 +1,189 @@
+"""Training of the embedded pair: the packing of turns, the recipe run short, checkpoints, and what is stored."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from covspec.bench import report, train_pair
+from covspec.bench.pair import greedy
+from covspec.bench.scenes_batch import (
+    IGNORED,
+    pack_turns,
+    pixel_values,
+    prefix_text,
+    question_text,
+    turn_mask,
+    visual_labels,
+)
+from covspec.bench.scenes_model import VISUAL_TOKENS, build_like, build_model, load_model
+from covspec.bench.scenes_tokenizer import train_tokenizer
+from covspec.common.scene import draw_scene, scene_from_seed
+from covspec.common.scene_question import questions
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer()
+
+
+def test_turns_see_the_prefix_and_themselves_only() -> None:
+    mask = turn_mask(torch.tensor([[0, 0, 1, 1, 2, -1]]))[0, 0].int().tolist()
+    assert mask == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 0, 0, 1, 0],
+        [1, 1, 0, 0, 0, 1],
+    ]
+
+
+def test_packed_turns_are_computed_as_if_each_stood_alone(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    torch.manual_seed(0)
+    model = build_like(build_model("draft"))
+    seeds = (11, 12)
+    asked = [questions(scene_from_seed(seed), seed, 3) for seed in seeds]
+    pixels = pixel_values([draw_scene(scene_from_seed(seed)) for seed in seeds])
+    packed = pack_turns(tokenizer, asked)
+    with torch.inference_mode():
+        logits = model(
+            input_ids=packed.input_ids,
+            pixel_values=pixels,
+            attention_mask=packed.mask,
+            position_ids=packed.position_ids,
+        ).logits
+        chosen = packed.labels != IGNORED
+        together = functional.cross_entropy(logits[chosen], packed.labels[chosen], reduction="none")
+        alone = []
+        for row, turns in enumerate(asked):
+            for turn in turns:
+                prompt = tokenizer.encode(
+                    prefix_text() + question_text(turn.text), add_special_tokens=False
+                )
+                answer = tokenizer.encode(turn.answer + "<|im_end|>", add_special_tokens=False)
+                ids = torch.tensor([prompt + answer])
+                out = model(input_ids=ids, pixel_values=pixels[row : row + 1]).logits[
+                    0, len(prompt) - 1 : -1
+                ]
+                alone.append(functional.cross_entropy(out, torch.tensor(answer), reduction="none"))
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-4, rtol=1e-4)
+
+
+def test_visual_labels_stand_where_the_objects_are() -> None:
+    scene = scene_from_seed(7)
+    labels = visual_labels(scene)
+    for o in scene.objects:
+        token = int(o.y * 10) * 10 + int(o.x * 10)
+        assert labels["cell"][token] == 1 + 3 * o.row + o.column
+        assert (
+            labels["shape"][token] > 0 and labels["colour"][token] > 0 and labels["size"][token] > 0
+        )
+    assert all(values.shape == (VISUAL_TOKENS,) for values in labels.values())
+    assert (labels["cell"] == 0).sum() > 10
+
+
+def test_the_tokenizer_round_trips_any_text(tokenizer: PreTrainedTokenizerFast) -> None:
+    for text in ("Where is the small red star?", "Où est l'étoile ?", "星はどこ 🌟\n\ttab"):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+    assert train_tokenizer().backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+
+
+def test_the_chat_template_gives_the_prompt_of_training(tokenizer: PreTrainedTokenizerFast) -> None:
+    content = [{"type": "image"}, {"type": "text", "text": "What is at the top left?"}]
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    )
+    widened = text.replace("<IMG_CONTEXT>", "<img>" + "<IMG_CONTEXT>" * VISUAL_TOKENS + "</img>")
+    assert widened == prefix_text() + question_text("What is at the top left?")
+
+
+def test_the_learning_rate_rises_holds_and_falls() -> None:
+    stage = train_pair.Stage("language", 1000, 8, 3, 0.02, 3e-3, 0.2, 0.5)
+    rates = [train_pair._rate(step, stage) for step in (0, 49, 400, 500, 750, 1000)]
+    assert rates == pytest.approx([0.02, 1.0, 1.0, 1.0, 0.5, 0.0])
+
+
+def test_an_interrupted_training_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_pair, "_CHECKPOINT_EVERY_S", 0.0)
+    recipe = train_pair.quick_recipe()
+    train_pair.train_pair(tmp_path / "whole", recipe=recipe, roles=("draft",))
+
+    def interrupt(report: train_pair.StepReport) -> None:
+        if (report.stage, report.step) == ("language", 3):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_pair.train_pair(
+            tmp_path / "parts", recipe=recipe, roles=("draft",), progress=interrupt
+        )
+    seen: list[train_pair.StepReport] = []
+    train_pair.train_pair(tmp_path / "parts", recipe=recipe, roles=("draft",), progress=seen.append)
+    assert [(r.stage, r.step) for r in seen] == [("language", 3)], (
+        "it goes on from the last checkpoint"
+    )
+    whole, parts = (
+        load_file(tmp_path / name / "draft" / "model.safetensors") for name in ("whole", "parts")
+    )
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_the_command_writes_a_pair_that_loads_and_answers(tmp_path: Path) -> None:
+    import typer
+
+    app = typer.Typer()
+    app.command()(train_pair.command)
+    result = CliRunner().invoke(app, ["--out", str(tmp_path), "--quick", "--seed", "1"])
+    assert result.exit_code == 0, result.output
+    for role in train_pair.ROLES:
+        weights = load_file(tmp_path / role / "model.safetensors")
+        assert {w.dtype for w in weights.values()} == {torch.float16}
+        assert (
+            json.loads((tmp_path / role / "preprocessor_config.json").read_text())["max_patches"]
+            == 1
+        )
+    names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    assert all(
+        (tmp_path / "target" / n).read_bytes() == (tmp_path / "draft" / n).read_bytes()
+        for n in names
+    )
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "draft")
+    answers = greedy(
+        load_model(tmp_path / "draft"), loaded, [draw_scene(scene_from_seed(1))], ["What is there?"]
+    )
+    assert len(answers) == 1 and answers[0].ids
+
+
+def test_a_wrong_role_is_refused(tmp_path: Path) -> None:
+    import typer
+
+    app = typer.Typer()
+    app.command()(train_pair.command)
+    result = CliRunner().invoke(app, ["--out", str(tmp_path), "--only", "both"])
+    assert result.exit_code == 2 and not list(tmp_path.iterdir())
+
+
+def test_a_report_ends_with_one_json_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "RESULTS_DIR", tmp_path)
+    bars = [
+        report.at_least("right", 0.95, 0.9),
+        report.between("draft", 0.9, 0.45, 0.8),
+        report.below("blank", 0.1, 1),
+    ]
+    report.finish("demo", {"n": 1}, bars, as_json=True)
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert printed == json.loads((tmp_path / "demo.json").read_text())
+    assert [bar["met"] for bar in printed["bars"]] == [True, False, True]
+    assert printed["machine"]["cores"] >= 1 and not math.isnan(printed["bars"][0]["value"])
