@@ -19,6 +19,7 @@ COMMANDS = {
     "train-pair": ("train_pair", "Train the embedded model pair again, from its seed."),
 }
 BENCHES = {
+    "decode": ("decode", "Speculation against the target alone, one client, loopback."),
     "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
     "wire": ("wire", "A round without its model: latency of one client, rounds a second of 64."),
 }

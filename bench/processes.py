@@ -49,8 +49,11 @@ class _Log(threading.Thread):
 
 
 @contextmanager
-def running_edge(*args: str, timeout_s: float = 120.0) -> Iterator[Edge]:
-    """Start `edge-server ARGS` on a free port, wait until it serves, and stop it at the end."""
+def running_edge(*args: str, timeout_s: float = 120.0, core: int | None = None) -> Iterator[Edge]:
+    """Start `edge-server ARGS` on a free port, wait until it serves, and stop it at the end.
+
+    core: the one core that it may use; all of them when None.
+    """
     started = time.perf_counter()
     process = subprocess.Popen(
         [_script("edge-server"), "--host", "127.0.0.1", "--port", "0", *args],
@@ -59,6 +62,9 @@ def running_edge(*args: str, timeout_s: float = 120.0) -> Iterator[Edge]:
         text=True,
         env=_environment(),
     )
+    if core is not None:
+        # Threads that the process starts from here on inherit it.
+        os.sched_setaffinity(process.pid, {core})
     log = _Log(process)
     log.start()
     try:

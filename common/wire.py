@@ -486,6 +486,11 @@ def from_response(response: pb.DecodeResponse) -> EdgeMessage:
     raise InvalidRequest("the response is empty or of a kind that this device does not know")
 
 
+def model_info_request() -> pb.GetModelInfoRequest:
+    """The question what an edge serves, as protobuf."""
+    return pb.GetModelInfoRequest()
+
+
 def model_info_to_proto(m: ModelInfo) -> pb.GetModelInfoResponse:
     """What an edge serves, as protobuf."""
     return pb.GetModelInfoResponse(

@@ -440,7 +440,8 @@ async def test_health_answers_while_the_model_works() -> None:
 async def _health(edge: EdgeServer) -> int:
     async with grpc.aio.insecure_channel(edge.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        return int((await stub.Check(health_pb2.HealthCheckRequest(service=SERVICE))).status)
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        return int((await stub.Check(request)).status)  # type: ignore[attr-defined]
 
 
 class Broken(Faulty):
@@ -523,7 +524,7 @@ async def test_a_slow_reader_pauses_its_own_decoding_only() -> None:
         sampling = Sampling(max_new_tokens=3000, ignore_stop=True)
         await raw.open(opening(model, mode=Mode.EDGE_ONLY, sampling=sampling))
         truth = greedy_text(0, (1, 2, 3), 3000)
-        ids = []
+        ids: list[int | None] = []
         while len(ids) < 3000:
             verdict = await raw.read()
             assert isinstance(verdict, Verdict)

@@ -11,8 +11,10 @@ from covspec.common.messages import (
     Candidate,
     CandidatesRequest,
     Correction,
+    DeviceMessage,
     DeviceProfile,
     Draft,
+    EdgeMessage,
     ErrorInfo,
     Feature,
     Finish,
@@ -86,7 +88,7 @@ def equal(a: object, b: object) -> bool:
     ],
     ids=lambda m: type(m).__name__,
 )
-def test_requests_survive_the_trip(message: wire.DeviceMessage) -> None:
+def test_requests_survive_the_trip(message: DeviceMessage) -> None:
     data = wire.to_request(message).SerializeToString()
     assert equal(wire.from_request(pb.DecodeRequest.FromString(data)), message)
 
@@ -128,7 +130,7 @@ def test_requests_survive_the_trip(message: wire.DeviceMessage) -> None:
     ],
     ids=lambda m: type(m).__name__,
 )
-def test_responses_survive_the_trip(message: wire.EdgeMessage) -> None:
+def test_responses_survive_the_trip(message: EdgeMessage) -> None:
     data = wire.to_response(message).SerializeToString()
     assert equal(wire.from_response(pb.DecodeResponse.FromString(data)), message)
 

@@ -1,0 +1,70 @@
+"""Transformers' own generate() on the target's weights: the baseline that owes us nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText
+from transformers.generation.streamers import BaseStreamer
+
+from ..common.prompt import Prompt
+from ..common.tiles import cut_tiles, read_tile_settings
+from ..common.zoo import resolve
+
+
+class _FirstToken(BaseStreamer):  # type: ignore[misc]
+    """Notes when the first token came; the prompt comes before it."""
+
+    def __init__(self) -> None:
+        self.first_s = 0.0
+        self._calls = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        """Called with the prompt, then with each token."""
+        self._calls += 1
+        if self._calls == 2:
+            self.first_s = time.perf_counter()
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+
+
+class Generate:
+    """Greedy answers by Transformers alone: float32, batch 1, its own cache and loop."""
+
+    def __init__(self, spec: str) -> None:
+        folder = resolve(spec)
+        self._settings = read_tile_settings(folder)
+        self._model = AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True
+        ).eval()
+        config = self._model.config
+        self._image_token_id = int(config.image_token_id)
+        self._tokens_per_tile = int(config.image_seq_length)
+
+    def run(
+        self, prompt: Prompt, image: Image.Image, max_new_tokens: int
+    ) -> tuple[Sequence[int], float, float]:
+        """Answers. Returns the ids, the seconds until the first token, and those from there to the last."""
+        started = time.perf_counter()
+        tiles = torch.from_numpy(cut_tiles(image, self._settings))
+        at = prompt.image_position
+        assert at is not None, "the prompt has a picture"
+        visual = [self._image_token_id] * (len(tiles) * self._tokens_per_tile)
+        ids = torch.tensor([[*prompt.ids[:at], *visual, *prompt.ids[at + 1 :]]])
+        streamer = _FirstToken()
+        with torch.inference_mode():
+            out = self._model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                pixel_values=tiles,
+                do_sample=False,
+                max_new_tokens=max_new_tokens,
+                streamer=streamer,
+            )
+        ended = time.perf_counter()
+        new = out[0, ids.shape[1] :].tolist()
+        return new, streamer.first_s - started, ended - streamer.first_s

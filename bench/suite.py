@@ -1,0 +1,64 @@
+"""Held-out scenes with questions, as requests that a device can make: what benches and end-to-end tests ask."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from PIL import Image
+
+from ..common.messages import Correction
+from ..common.model import Model
+from ..common.prompt import build_prompt
+from ..common.sampling import Sampling
+from ..common.scene import draw_scene, scene_from_seed
+from ..common.scene_question import FAMILIES, SceneQuestion, questions
+from ..device.request import Request
+
+#: Seeds that neither training nor `bench pair` has seen.
+SUITE_SEEDS = range(200_000, 300_000)
+MAX_NEW_TOKENS = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One picture and one question about it. `png` is the picture as a user would give it."""
+
+    question: SceneQuestion
+    image: Image.Image
+    png: bytes
+
+    def request(
+        self,
+        model: Model,
+        sampling: Sampling | None = None,
+        correction: Correction = Correction.LOGITS,
+    ) -> Request:
+        """What a device with this draft model asks."""
+        return Request(
+            prompt=build_prompt(model, self.question.text, True),
+            sampling=sampling or Sampling(max_new_tokens=MAX_NEW_TOKENS),
+            correction=correction,
+            image=self.image,
+            image_bytes=self.png,
+        )
+
+
+def examples(
+    count: int, seeds: Iterable[int] = SUITE_SEEDS, family: str | None = None
+) -> list[Example]:
+    """The first `count` examples; the three families in turn, or one alone."""
+    made = []
+    for i, seed in zip(range(count), seeds, strict=False):
+        scene = scene_from_seed(seed)
+        (question,) = questions(scene, seed, 1, family or FAMILIES[i % len(FAMILIES)])
+        image = draw_scene(scene)
+        made.append(Example(question, image, _png(image)))
+    return made
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()

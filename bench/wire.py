@@ -1,0 +1,123 @@
+"""`covspec bench wire`: what a round costs beside the model — RPC, codec, queue, accept, reply.
+
+The target is a table model in an edge-server of its own process, so its forward pass costs next to nothing; the
+clients play drafts made in advance through the device's own link. One client at a time gives the latency of a round;
+64 clients in one process give the rounds per second that one server process can answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+import typer
+from rich.progress import track
+from rich.table import Table
+
+from ..common.messages import Correction
+from ..common.table import word_tokenizer
+from ..device.edge_link import EdgeLink
+from .processes import running_edge
+from .report import at_most, console, report
+from .rounds import RoundTimes, opening, play_rounds, with_seed
+
+SMALL, LARGE = 512, 151_674
+DRAFT_LENGTH = 4
+CLIENTS = 64
+
+
+def command(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
+) -> None:
+    """Measure a round without its model: latency of one client, rounds a second of 64."""
+    rounds = 200 if quick else 1500
+    cases = [
+        (SMALL, Correction.COUPLED),
+        (SMALL, Correction.LOGITS),
+        (SMALL, Correction.CANDIDATES),
+        (LARGE, Correction.COUPLED),
+        (LARGE, Correction.LOGITS),
+    ]
+    latency: list[dict[str, Any]] = []
+    for vocab in (SMALL, LARGE):
+        with running_edge("--model", f"table:target-{vocab}", "--max-num-seqs", "128") as edge:
+            mine = [c for v, c in cases if v == vocab]
+            for correction in track(mine, f"one client, {vocab} tokens", console=console):
+                times = asyncio.run(_one_client(edge.address, vocab, correction, rounds))
+                latency.append({"vocab": vocab, "correction": correction.value, **_summary(times)})
+            if vocab == SMALL:
+                throughput = asyncio.run(_many_clients(edge.address, vocab, rounds // 10))
+    table = Table(title="one round without the model, ms")
+    for name in ("vocabulary", "correction", "p50", "p99", "p50 at a rejection"):
+        table.add_column(name, justify="right")
+    for row in latency:
+        table.add_row(
+            str(row["vocab"]),
+            row["correction"],
+            f"{1e3 * row['p50_s']:.2f}",
+            f"{1e3 * row['p99_s']:.2f}",
+            f"{1e3 * row['rejected_p50_s']:.2f}" if row["rejected_p50_s"] else "–",
+        )
+    console.print(table)
+    console.print(
+        f"{CLIENTS} clients: {throughput['rounds_per_s']:.0f} rounds/s, batches of {throughput['mean_batch']:.1f}"
+    )
+    small = next(r for r in latency if (r["vocab"], r["correction"]) == (SMALL, "coupled"))
+    large = next(r for r in latency if (r["vocab"], r["correction"]) == (LARGE, "logits"))
+    report(
+        "wire",
+        {"latency": latency, "throughput": throughput},
+        [
+            at_most("p50 of a round, 512 tokens, s", small["p50_s"], 1e-3),
+            at_most("p50 of a rejection, 151,674 tokens, s", large["rejected_p50_s"], 3e-3),
+        ],
+        as_json=json,
+        quick=quick,
+    )
+
+
+async def _one_client(address: str, vocab: int, correction: Correction, rounds: int) -> RoundTimes:
+    message = opening(word_tokenizer(vocab).fingerprint, correction=correction)
+    async with EdgeLink(address, timeout_s=30) as link:
+        await play_rounds(link, message, 50, DRAFT_LENGTH)
+        return await play_rounds(link, message, rounds, DRAFT_LENGTH)
+
+
+async def _many_clients(address: str, vocab: int, rounds: int) -> dict[str, float]:
+    message = opening(word_tokenizer(vocab).fingerprint)
+    async with AsyncExitStack() as stack:
+        links = [
+            await stack.enter_async_context(EdgeLink(address, timeout_s=60)) for _ in range(CLIENTS)
+        ]
+        started = time.perf_counter()
+        played = await asyncio.gather(
+            *(
+                play_rounds(link, with_seed(message, i), rounds, DRAFT_LENGTH, seed=i)
+                for i, link in enumerate(links)
+            )
+        )
+        seconds = time.perf_counter() - started
+    sizes = [size for times in played for size in times.batch_size]
+    all_rounds = sorted(s for times in played for s in times.round_s)
+    return {
+        "clients": CLIENTS,
+        "rounds_per_s": len(all_rounds) / seconds,
+        "mean_batch": statistics.fmean(sizes),
+        "p50_s": statistics.median(all_rounds),
+        "p99_s": all_rounds[int(0.99 * len(all_rounds))],
+    }
+
+
+def _summary(times: RoundTimes) -> dict[str, float]:
+    overhead = sorted(times.overhead_s)
+    rejected = [o for o, r in zip(times.overhead_s, times.rejected, strict=True) if r]
+    return {
+        "rounds": len(overhead),
+        "p50_s": statistics.median(overhead),
+        "p99_s": overhead[int(0.99 * len(overhead))],
+        "rejected_p50_s": statistics.median(rejected) if rejected else 0.0,
+    }
