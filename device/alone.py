@@ -1,0 +1,121 @@
+"""Decoding without speculation: the edge alone, or the draft model alone. The same events and statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.accept import coupled_token, distribution, draw, float16_row, greedy_token
+from ..common.clock import Clock
+from ..common.messages import Correction, Finish, Mode
+from ..common.noise import Stream, uniform
+from ..common.tokenizer import Tokenizer
+from . import events
+from .answer import Answer
+from .correction import DraftToken
+from .drafter import Drafter
+from .edge_link import EdgeLink
+from .events import Emit
+from .request import Request
+from .statistics import Statistics
+from .verdict import broken, check_verdict, receive_opened, receive_verdict
+
+DEVICE_ONLY = "device-only"
+
+
+async def edge_only(
+    request: Request, tokenizer: Tokenizer, link: EdgeLink, *, clock: Clock, emit: Emit
+) -> events.Done:
+    """The target decodes; one verdict a token. The papers' baseline."""
+    statistics = Statistics()
+    start = clock.now()
+    async with link.decode() as stream:
+        statistics.traffic = stream.traffic
+        await stream.send(request.to_open(Mode.EDGE_ONLY, tokenizer.fingerprint))
+        opened = await receive_opened(stream)
+        last = opened_s = clock.now()
+        statistics.spend(open=opened_s - start)
+        emit(events.Opened.of(opened))
+        answer = Answer(tokenizer, request.sampling, opened.stop_ids)
+        round_ = opened.round
+        while answer.finish is None:
+            verdict = await receive_verdict(stream, round_)
+            check_verdict(verdict, len(answer.ids), 0, tokenizer.size)
+            if verdict.token_id is None and verdict.finish is None:
+                raise broken("an edge-only verdict without a token")
+            now = clock.now()
+            token_ids = () if verdict.token_id is None else (verdict.token_id,)
+            commit = answer.commit(token_ids, verdict.finish)
+            statistics.count_round(0, 0)
+            statistics.num_tokens = len(answer.ids)
+            statistics.spend(wait=now - last, queue=verdict.queue_s, verify=verdict.verify_s)
+            emit(events.Judged.of(verdict, now - last))
+            emit(events.Committed(round_, commit.token_ids, 0, commit.text))
+            statistics.first_token_s = statistics.first_token_s or now - start
+            statistics.decode_s = now - opened_s
+            last = now
+            round_ += 1
+    statistics.total_s = clock.now() - start
+    return _done(answer, statistics, Mode.EDGE_ONLY.value, opened.model, opened.session_id, emit)
+
+
+def device_only(request: Request, drafter: Drafter, *, clock: Clock, emit: Emit) -> events.Done:
+    """The draft model decodes, as the target would in `edge_only`; no edge is asked."""
+    model, sampling = drafter.model, request.sampling
+    statistics = Statistics()
+    start = clock.now()
+    if request.image is not None:
+        drafter.see(request.image)
+        statistics.spend(vision=clock.now() - start)
+    begin = clock.now()
+    kept = tuple(range(drafter.num_visual_tokens))
+    drafter.prefill(request.prompt, kept, sampling.max_new_tokens)
+    prefilled = clock.now()
+    statistics.spend(prefill=prefilled - begin)
+    emit(events.Selected("all", len(kept), kept))
+    answer = Answer(model.tokenizer, sampling, model.stop_ids)
+
+    def pick(logits: NDArray[np.float32], position: int) -> DraftToken:
+        return DraftToken(_pick(logits, request, position))
+
+    while answer.finish is None:
+        finish = Finish.CONTEXT if drafter.room <= 1 else None
+        tokens = drafter.propose(min(1, drafter.room), pick)
+        commit = answer.commit([t.token_id for t in tokens], finish)
+        drafter.commit(commit.token_ids)
+        now = clock.now()
+        statistics.num_rounds += 1
+        statistics.num_tokens = len(answer.ids)
+        statistics.first_token_s = statistics.first_token_s or now - start
+        statistics.decode_s = now - prefilled
+        emit(events.Committed(statistics.num_rounds - 1, commit.token_ids, 0, commit.text))
+    statistics.spend(draft=statistics.decode_s)
+    statistics.total_s = clock.now() - start
+    return _done(answer, statistics, DEVICE_ONLY, model.name, "", emit)
+
+
+def _pick(logits: NDArray[np.float32], request: Request, position: int) -> int:
+    """The token that a model decoding alone takes: the same draw as the target's in `edge_only`."""
+    sampling = request.sampling
+    if sampling.greedy:
+        return greedy_token(logits)
+    p = distribution(float16_row(logits), sampling)
+    if request.correction is Correction.COUPLED:
+        return coupled_token(p, sampling.seed, position)
+    return draw(p, uniform(sampling.seed, position, Stream.CORRECT))
+
+
+def _done(
+    answer: Answer,
+    statistics: Statistics,
+    mode: str,
+    model: str,
+    session_id: str,
+    emit: Emit,
+) -> events.Done:
+    assert answer.finish is not None, "the loop ends with a reason"
+    done = events.Done(
+        answer.text, tuple(answer.ids), answer.finish, mode, model, session_id, statistics
+    )
+    emit(done)
+    return done

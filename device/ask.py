@@ -1,0 +1,177 @@
+"""One question, from flags to an answer: checks what can be checked before anything is loaded or sent."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from ..common.clock import Clock, MonotonicClock
+from ..common.errors import Incompatible, InvalidImage, InvalidRequest
+from ..common.image import load_image, read_image
+from ..common.loader import load_model
+from ..common.messages import Correction, ModelInfo
+from ..common.model import Model
+from ..common.prompt import build_prompt, is_blank
+from ..common.sampling import Sampling
+from ..common.wire import MAX_DRAFT_LENGTH, SUPPORTED_VERSIONS
+from .alone import device_only, edge_only
+from .drafter import Drafter
+from .edge_link import EdgeLink, check_target
+from .events import Done, Emit
+from .length import FixedLength
+from .request import Request
+from .selection import SelectorName, make_selector
+from .session import Session
+
+
+class AskMode(Enum):
+    """Who decodes."""
+
+    SPECULATIVE = "speculative"
+    EDGE_ONLY = "edge-only"
+    DEVICE_ONLY = "device-only"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What `device-client` was asked for. num_threads 0: all cores; visual_tokens 0: all of them."""
+
+    query: str
+    image: Path | None = None
+    sampling: Sampling = Sampling()
+    edge: str = "127.0.0.1:50051"
+    mode: AskMode = AskMode.SPECULATIVE
+    draft_model: str = "scenes-draft"
+    draft_length: int = 8
+    correction: Correction = Correction.LOGITS
+    selector: SelectorName | None = None
+    visual_tokens: int = 0
+    device: str = "cpu"
+    num_threads: int = 0
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if is_blank(self.query):
+            raise InvalidRequest("the query is empty; ask something with --query")
+        check_target(self.edge)
+        for flag, value, most in (
+            ("--draft-length", self.draft_length, MAX_DRAFT_LENGTH),
+            ("--visual-tokens", self.visual_tokens, 1 << 20),
+            ("--num-threads", self.num_threads, 1 << 10),
+        ):
+            if not 0 <= value <= most:
+                raise InvalidRequest(f"{flag} must be between 0 and {most}, not {value}")
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise InvalidRequest(
+                f"--timeout-s must be a positive number of seconds, not {self.timeout_s}"
+            )
+        make_selector(self.selector, self.visual_tokens, self.sampling.seed)
+
+
+#: Makes the sink of events, once the model that speaks is known.
+MakeOutput = Callable[[Model], Emit]
+
+
+def ask(question: Question, make_output: MakeOutput, clock: Clock | None = None) -> Done:
+    """Answers a question. Raises CovspecError; KeyboardInterrupt ends the session at the edge first."""
+    clock = clock or MonotonicClock()
+    image_bytes = b"" if question.image is None else read_image(question.image)
+    image = load_image(image_bytes) if image_bytes else None
+    limit = None
+    if question.mode is not AskMode.DEVICE_ONLY:
+        info = asyncio.run(_model_info(question))
+        _check_edge(info, question, image_bytes)
+        limit = info.limits.max_model_len
+
+    begin = clock.now()
+    model = load_model(
+        question.draft_model,
+        quantization="none",
+        device=question.device,
+        num_threads=question.num_threads or None,
+    )
+    load_s = clock.now() - begin
+    if question.mode is not AskMode.DEVICE_ONLY:
+        _check_tokenizer(info, model, question)
+
+    request = Request(
+        prompt=build_prompt(model, question.query, image is not None, limit),
+        sampling=question.sampling,
+        correction=question.correction,
+        image=image,
+        image_bytes=image_bytes,
+    )
+    emit = make_output(model)
+    if question.mode is AskMode.EDGE_ONLY:
+        done = asyncio.run(_edge_only(question, request, model, clock, emit))
+    elif question.mode is AskMode.DEVICE_ONLY:
+        done = device_only(request, Drafter(model), clock=clock, emit=emit)
+    else:
+        done = asyncio.run(_speculate(question, request, model, clock, emit))
+    done.statistics.spend(load=load_s)
+    return done
+
+
+async def _model_info(question: Question) -> ModelInfo:
+    async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
+        return await link.model_info()
+
+
+async def _edge_only(
+    question: Question, request: Request, model: Model, clock: Clock, emit: Emit
+) -> Done:
+    async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
+        return await edge_only(request, model.tokenizer, link, clock=clock, emit=emit)
+
+
+async def _speculate(
+    question: Question, request: Request, model: Model, clock: Clock, emit: Emit
+) -> Done:
+    with ThreadPoolExecutor(1, "draft") as executor:
+        async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
+            session = Session(
+                request,
+                Drafter(model),
+                link,
+                selector=make_selector(
+                    question.selector, question.visual_tokens, question.sampling.seed
+                ),
+                length=FixedLength(question.draft_length),
+                executor=executor,
+                clock=clock,
+                emit=emit,
+            )
+            return await session.run()
+
+
+def _check_edge(info: ModelInfo, question: Question, image_bytes: bytes) -> None:
+    """Refuses here what the edge would refuse after it got the picture."""
+    if info.protocol_version not in SUPPORTED_VERSIONS:
+        raise Incompatible(
+            f"the edge at {question.edge} speaks protocol version {info.protocol_version}, this device "
+            f"{', '.join(map(str, sorted(SUPPORTED_VERSIONS)))}: install matching versions of covspec on both ends",
+            reason="PROTOCOL_VERSION",
+        )
+    if image_bytes and not info.vision:
+        raise InvalidRequest(
+            f"the edge at {question.edge} serves {info.model_names[0]}, which reads text only; "
+            "ask without --image, or serve a model with eyes"
+        )
+    if len(image_bytes) > info.limits.max_image_bytes:
+        raise InvalidImage(
+            f"{question.image} has {len(image_bytes)} bytes, but the edge takes at most "
+            f"{info.limits.max_image_bytes}: make it smaller"
+        )
+
+
+def _check_tokenizer(info: ModelInfo, model: Model, question: Question) -> None:
+    if model.tokenizer.fingerprint != info.tokenizer_fingerprint:
+        raise Incompatible(
+            f"{question.draft_model} and the edge's {info.model_names[0]} have different tokenizers: "
+            "choose a --draft-model of the target's family"
+        )

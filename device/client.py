@@ -1,0 +1,179 @@
+"""`device-client`: asks about a picture, streams the answer to stdout and statistics to stderr."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..common.errors import CovspecError, InvalidRequest
+from ..common.messages import Correction
+from ..common.model import Model
+from ..common.sampling import Sampling
+from .ask import AskMode, Question, ask
+from .events import Emit
+from .output import JsonOutput, SpeculationOutput, TextOutput, card, console
+from .selection import SelectorName
+
+#: What a shell says of a program that a closed pipe ended: 128 + SIGPIPE.
+_CLOSED_PIPE = 141
+
+_EPILOG = (
+    "Exit codes: 0 answered · 2 bad flag or query · 3 bad picture · 4 too long · 5 draft model cannot be loaded · "
+    "6 both ends do not match · 7 edge unreachable · 8 session failed · 9 edge has no room · 10 not authorised · "
+    "130 interrupted. Every option can be set by environment: COVSPEC_EDGE=10.0.0.5:50051."
+)
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"auto_envvar_prefix": "COVSPEC", "help_option_names": ["-h", "--help"]},
+)
+_Q = Question(query="?")
+
+
+class Color(Enum):
+    """When to colour."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"device-client {__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog=_EPILOG)
+def command(
+    query: Annotated[str, typer.Option(help="The question.")],
+    image: Annotated[Path | None, typer.Option(help="JPEG, PNG, WebP, GIF, BMP or TIFF.")] = None,
+    edge: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the edge is.")] = _Q.edge,
+    mode: Annotated[
+        AskMode, typer.Option(help="Both together, the target alone, or the draft model alone.")
+    ] = _Q.mode,
+    json_: Annotated[
+        bool, typer.Option("--json", help="One JSON object at the end instead of text.")
+    ] = False,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="One JSON event a line instead of text.")
+    ] = False,
+    show_speculation: Annotated[
+        bool,
+        typer.Option(
+            "--show-speculation",
+            help="Accepted green, rejected struck out in red, corrected yellow, bonus cyan.",
+        ),
+    ] = False,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="Tokens to decode at most.")
+    ] = _Q.sampling.max_new_tokens,
+    temperature: Annotated[
+        float, typer.Option(help="0 is greedy; else 0.01 … 100.")
+    ] = _Q.sampling.temperature,
+    top_p: Annotated[
+        float, typer.Option(help="Keep the most probable tokens that have this probability.")
+    ] = _Q.sampling.top_p,
+    top_k: Annotated[
+        int, typer.Option(help="Keep so many of the most probable tokens; 0 keeps all.")
+    ] = _Q.sampling.top_k,
+    seed: Annotated[
+        int, typer.Option(help="The same seed gives the same answer.")
+    ] = _Q.sampling.seed,
+    ignore_stop: Annotated[
+        bool, typer.Option("--ignore-stop", help="Decode past stop tokens, up to the cap.")
+    ] = False,
+    draft_model: Annotated[
+        str, typer.Option(help="Alias, local folder, hub id, or table:FILE.npz.")
+    ] = _Q.draft_model,
+    draft_length: Annotated[
+        int, typer.Option(help="Tokens to draft in a round; 0 lets the edge decode.")
+    ] = _Q.draft_length,
+    correction: Annotated[
+        Correction, typer.Option(help="How a rejected token is replaced when sampling.")
+    ] = _Q.correction,
+    visual_tokens: Annotated[
+        int, typer.Option(help="Visual tokens that the draft model sees; 0: all.")
+    ] = _Q.visual_tokens,
+    selector: Annotated[
+        SelectorName | None,
+        typer.Option(help="Which visual tokens those are; topk when a number is given."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = _Q.device,
+    num_threads: Annotated[
+        int, typer.Option(help="CPU threads of the draft model; 0: all cores.")
+    ] = _Q.num_threads,
+    timeout_s: Annotated[
+        float, typer.Option(help="Longest wait for any one answer of the edge.")
+    ] = _Q.timeout_s,
+    color: Annotated[Color, typer.Option(help="auto heeds pipes and NO_COLOR.")] = Color.AUTO,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Ask a large vision-language model at the edge; a small one here drafts the answer."""
+    if json_ + jsonl + show_speculation > 1:
+        raise InvalidRequest("--json, --jsonl and --show-speculation exclude each other")
+    question = Question(
+        query=query,
+        image=image,
+        sampling=Sampling(temperature, top_k, top_p, seed, max_new_tokens, ignore_stop),
+        edge=edge,
+        mode=mode,
+        draft_model=draft_model,
+        draft_length=draft_length,
+        correction=correction,
+        selector=selector,
+        visual_tokens=visual_tokens,
+        device=device,
+        num_threads=num_threads,
+        timeout_s=timeout_s,
+    )
+
+    def make_output(model: Model) -> Emit:
+        if json_ or jsonl:
+            return JsonOutput(only_done=json_)
+        if show_speculation:
+            out = console(color.value, stderr=False)
+            return SpeculationOutput(out, model.tokenizer, model.stop_ids)
+        return TextOutput()
+
+    done = ask(question, make_output)
+    if not (json_ or jsonl):
+        console(color.value, stderr=True).print(card(done))
+
+
+def main() -> None:
+    """The `device-client` command: an error becomes one line and its documented exit code."""
+    logging.basicConfig(level=logging.WARNING, format="note: %(message)s")
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except CovspecError as error:
+        return _complain(str(error), error.exit_code)
+    except typer.TyperException as error:
+        return _complain(error.format_message(), InvalidRequest.exit_code)
+    except BrokenPipeError:
+        # Nobody reads on; without this the interpreter would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_PIPE
+
+
+def _complain(message: str, exit_code: int) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return exit_code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""How a session shows on a terminal or in a pipe: the answer on stdout, everything else on stderr.
+
+| output | stdout |
+|---|---|
+| text (default) | the answer as it commits |
+| `--show-speculation` | accepted green, ~~rejected~~ red, corrected yellow, bonus cyan |
+| `--jsonl` | one event a line |
+| `--json` | one object at the end |
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..common.tokenizer import TextStream, Tokenizer
+from . import events
+from .events import Event, as_json
+from .statistics import Statistics
+
+_STYLES = {
+    "accepted": "green",
+    "rejected": "red strike",
+    "corrected": "yellow",
+    "bonus": "cyan",
+    "decoded": "",
+}
+#: The same without colour.
+_MARKS = {"rejected": ("[-", "-]"), "corrected": ("{+", "+}"), "bonus": ("{", "}")}
+
+
+def console(color: str, *, stderr: bool) -> Console:
+    """A console that writes text as it is. color: auto, always or never; auto heeds NO_COLOR and pipes."""
+    force = {"always": True, "never": False}.get(color)
+    return Console(
+        stderr=stderr,
+        force_terminal=force,
+        no_color=True if color == "never" else None,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+class TextOutput:
+    """Streams the answer."""
+
+    def __call__(self, event: Event) -> None:
+        """Writes what a commit made certain."""
+        match event:
+            case events.Committed(text=text) if text:
+                _write(text)
+            case events.Done(text=text) if not text.endswith("\n"):
+                _write("\n")
+
+
+class JsonOutput:
+    """Writes JSON: every event, or with `only_done` the last one as an object of its own."""
+
+    def __init__(self, *, only_done: bool) -> None:
+        self._only_done = only_done
+
+    def __call__(self, event: Event) -> None:
+        """Writes an event on a line of its own."""
+        out = as_json(event)
+        if self._only_done:
+            if not isinstance(event, events.Done):
+                return
+            del out["event"]
+        _write(json.dumps(out, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+class SpeculationOutput:
+    """Streams the answer with the fate of every drafted token."""
+
+    def __init__(self, out: Console, tokenizer: Tokenizer, stop_ids: frozenset[int]) -> None:
+        self._out = out
+        self._tokenizer = tokenizer
+        self._stop_ids = stop_ids
+        self._text = TextStream(tokenizer)
+        self._drafted: tuple[int, ...] = ()
+
+    def __call__(self, event: Event) -> None:
+        """Shows a commit with the draft that it came from."""
+        match event:
+            case events.Drafted(token_ids=token_ids):
+                self._drafted = token_ids
+            case events.Committed():
+                self._commit(event)
+                self._drafted = ()
+            case events.Done():
+                self._show("accepted", self._text.finish())
+                self._out.print()
+
+    def _commit(self, event: events.Committed) -> None:
+        n = event.num_accepted
+        for token_id in event.token_ids[:n]:
+            self._speak("accepted", token_id)
+        rejected = [t for t in self._drafted[n:] if t not in self._stop_ids]
+        if rejected:
+            self._show("rejected", self._tokenizer.decode(rejected))
+        last = "corrected" if rejected else "bonus" if self._drafted else "decoded"
+        for token_id in event.token_ids[n:]:
+            self._speak(last, token_id)
+
+    def _speak(self, fate: str, token_id: int) -> None:
+        if token_id not in self._stop_ids:
+            self._show(fate, self._text.push([token_id]))
+
+    def _show(self, fate: str, text: str) -> None:
+        if not text:
+            return
+        if self._out.color_system is None:
+            before, after = _MARKS.get(fate, ("", ""))
+            text = f"{before}{text}{after}"
+        self._out.print(Text(text, style=_STYLES[fate]), end="")
+
+
+def card(done: events.Done) -> Table:
+    """The statistics of a session in a few lines."""
+    s = done.statistics
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row(done.mode, f"{done.model} · ended by {done.finish.value}")
+    table.add_row(
+        "speed",
+        f"{_number(s.tokens_per_s, '.1f')} tokens/s · {s.num_tokens} tokens · "
+        f"first after {_seconds(s.first_token_s)} · {_seconds(s.total_s)} in all",
+    )
+    if s.num_draft_tokens:
+        table.add_row(
+            "rounds",
+            f"{s.num_rounds} · accept rate {_number(s.accept_rate, '.3f')} · "
+            f"accept length {_number(s.accept_length, '.2f')} · {s.num_draft_tokens} drafted",
+        )
+    for name, kinds in (("up", s.traffic.up), ("down", s.traffic.down)):
+        if kinds:
+            parts = ", ".join(f"{kind} {_bytes(n)}" for kind, n in kinds.most_common())
+            table.add_row(name, f"{_bytes(kinds.total())}: {parts}")
+    table.add_row("time", _phases(s))
+    return table
+
+
+def _phases(s: Statistics) -> str:
+    return ", ".join(f"{phase} {_seconds(t)}" for phase, t in s.phases_s.items())
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _number(value: float | None, form: str) -> str:
+    return "n/a" if value is None else format(value, form)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
+
+
+def _bytes(value: float) -> str:
+    if value < 1000:
+        return f"{value:.0f} B"
+    if value < 1e6:
+        return f"{value / 1e3:.1f} kB"
+    return f"{value / 1e6:.2f} MB"

@@ -1,0 +1,55 @@
+"""What a user asks for, ready to be decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PIL import Image
+
+from ..common.messages import Correction, DeviceProfile, Feature, Mode, Open
+from ..common.prompt import Prompt
+from ..common.sampling import Sampling
+
+FEATURES = frozenset({Feature.GO_AWAY, Feature.PLAN})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt with its picture, and how to decode the answer.
+
+    image: the decoded picture for the draft model. image_bytes: the same picture as the user gave it, for the edge.
+    """
+
+    prompt: Prompt
+    sampling: Sampling
+    correction: Correction = Correction.LOGITS
+    image: Image.Image | None = None
+    image_bytes: bytes = b""
+
+    def to_open(
+        self,
+        mode: Mode,
+        tokenizer_fingerprint: bytes,
+        *,
+        activity_layers: int = 0,
+        max_draft_length: int = 0,
+    ) -> Open:
+        """The first message of its session."""
+        wanted = FEATURES | ({Feature.ACTIVITY} if activity_layers else set())
+        return Open(
+            prompt_ids=self.prompt.ids,
+            sampling=self.sampling,
+            tokenizer_fingerprint=tokenizer_fingerprint,
+            image=self.image_bytes,
+            image_position=self.prompt.image_position,
+            mode=mode,
+            correction=self.correction,
+            profile=DeviceProfile(max_draft_length=max_draft_length),
+            activity_layers=activity_layers,
+            features=frozenset(wanted),
+        )
+
+    def target_len(self, num_visual_tokens: int) -> int:
+        """Entries of the prompt in the target, whose picture has this many tokens."""
+        placeholder = self.prompt.image_position is not None
+        return len(self.prompt.ids) - placeholder + num_visual_tokens

@@ -1,0 +1,81 @@
+"""What a session measured about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .traffic import Traffic
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts and seconds of one session.
+
+    A *judged* token is one whose verdict was needed: the accepted ones and the first rejected one of each round.
+    Phases: open (Open sent to Opened), vision, prefill (the draft's own), draft, wait (draft sent to verdict),
+    correct; queue and verify are the edge's own shares of the wait.
+    """
+
+    num_tokens: int = 0
+    num_rounds: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_judged_tokens: int = 0
+    phases_s: dict[str, float] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    #: From the start to the first committed token.
+    first_token_s: float = 0.0
+    #: From the first draft (or the edge's Opened) to the last commit.
+    decode_s: float = 0.0
+    #: From the start to the end.
+    total_s: float = 0.0
+
+    def spend(self, **seconds: float) -> None:
+        """Adds time to phases, by name."""
+        for phase, spent_s in seconds.items():
+            self.phases_s[phase] = self.phases_s.get(phase, 0.0) + spent_s
+
+    def count_round(self, num_drafted: int, num_accepted: int) -> None:
+        """Counts a verdict on `num_drafted` tokens."""
+        self.num_rounds += 1
+        self.num_draft_tokens += num_drafted
+        self.num_accepted_tokens += num_accepted
+        self.num_judged_tokens += min(num_accepted + 1, num_drafted)
+
+    @property
+    def accept_rate(self) -> float | None:
+        """Accepted among the judged draft tokens: an estimate of α. None without drafts."""
+        return _ratio(self.num_accepted_tokens, self.num_judged_tokens)
+
+    @property
+    def accept_length(self) -> float | None:
+        """Tokens committed per round, bonus and correction included. None without drafts."""
+        return _ratio(self.num_tokens, self.num_rounds if self.num_draft_tokens else 0)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Committed tokens per second of decoding, prefill excluded."""
+        return _ratio(self.num_tokens, self.decode_s)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, with names that carry their units."""
+        return {
+            "num_tokens": self.num_tokens,
+            "num_rounds": self.num_rounds,
+            "num_draft_tokens": self.num_draft_tokens,
+            "num_accepted_tokens": self.num_accepted_tokens,
+            "num_judged_tokens": self.num_judged_tokens,
+            "accept_rate": self.accept_rate,
+            "accept_length": self.accept_length,
+            "tokens_per_s": self.tokens_per_s,
+            "first_token_s": self.first_token_s,
+            "decode_s": self.decode_s,
+            "total_s": self.total_s,
+            "phases_s": self.phases_s,
+            "bytes": self.traffic.as_json(),
+        }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,63 @@
+"""A real device in the test's own event loop."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from covspec.common.clock import MonotonicClock
+from covspec.common.model import Model
+from covspec.common.prompt import Prompt
+from covspec.common.sampling import Sampling
+from covspec.device.alone import edge_only
+from covspec.device.drafter import Drafter
+from covspec.device.edge_link import EdgeLink
+from covspec.device.events import Done, Event
+from covspec.device.length import FixedLength, LengthPolicy
+from covspec.device.request import Request
+from covspec.device.selection import KeepAll, Selector
+from covspec.device.session import Session
+
+PROMPT = Prompt((1, 2, 3))
+
+
+def request(**fields: Any) -> Request:
+    """A request; sampling parameters may be given by name."""
+    names = Sampling.__dataclass_fields__
+    sampling = Sampling(**{"max_new_tokens": 40, **{k: v for k, v in fields.items() if k in names}})
+    rest: dict[str, Any] = {k: v for k, v in fields.items() if k not in names}
+    return Request(**{"prompt": PROMPT, "sampling": sampling, **rest})
+
+
+async def speculate(
+    target: str,
+    draft: Model,
+    asked: Request,
+    *,
+    length: int | LengthPolicy = 4,
+    selector: Selector | None = None,
+    timeout_s: float = 10.0,
+    events: list[Event] | None = None,
+) -> Done:
+    """One speculative session with the edge at `target`."""
+    with ThreadPoolExecutor(1) as executor:
+        async with EdgeLink(target, timeout_s=timeout_s) as link:
+            session = Session(
+                asked,
+                Drafter(draft),
+                link,
+                selector=selector or KeepAll(),
+                length=FixedLength(length) if isinstance(length, int) else length,
+                executor=executor,
+                clock=MonotonicClock(),
+                emit=(events if events is not None else list[Event]()).append,
+            )
+            return await session.run()
+
+
+async def decode_at_edge(target: str, model: Model, asked: Request) -> Done:
+    """One edge-only session with the edge at `target`."""
+    async with EdgeLink(target, timeout_s=10.0) as link:
+        return await edge_only(
+            asked, model.tokenizer, link, clock=MonotonicClock(), emit=lambda event: None
+        )
