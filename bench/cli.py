@@ -21,6 +21,7 @@ COMMANDS = {
 BENCHES = {
     "decode": ("decode", "Speculation against the target alone, one client, loopback."),
     "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
+    "startup": ("startup", "How long a user waits for an edge, an answer, the whole demo."),
     "wire": ("wire", "A round without its model: latency of one client, rounds a second of 64."),
 }
 

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,22 @@ from rich.table import Table
 from .. import common
 from .processes import ask, run_client, running_edge
 
-SAMPLES = Path(common.__file__).parent / "models" / "scenes" / "samples"
+_SAMPLES = Path(common.__file__).parent / "models" / "scenes" / "samples"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample picture of the embedded pair with a question and its true answer."""
+
+    image: Path
+    question: str
+    answer: str
+
+
+def samples() -> list[Sample]:
+    """The sample pictures that come with the package."""
+    rows = json.loads((_SAMPLES / "samples.json").read_text(encoding="utf-8"))
+    return [Sample(_SAMPLES / row["file"], row["question"], row["answer"]) for row in rows]
 
 
 def command(
@@ -23,34 +39,33 @@ def command(
     image: Annotated[Path | None, typer.Option(help="A picture of yours instead.")] = None,
     query: Annotated[str | None, typer.Option(help="A question of yours instead.")] = None,
     model: Annotated[str, typer.Option(help="The edge's model.")] = "scenes-target",
+    draft_model: Annotated[str, typer.Option(help="The device's model.")] = "scenes-draft",
 ) -> None:
     """Start an edge, ask it about a picture, and show what speculation saved."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the edge is stopped, too
     began = time.perf_counter()
-    samples = json.loads((SAMPLES / "samples.json").read_text())
-    if not 0 <= sample < len(samples):
-        raise typer.BadParameter(f"0 to {len(samples) - 1} are there", param_hint="--sample")
-    picture = image or SAMPLES / samples[sample]["file"]
-    question = query or samples[sample]["question"]
-    asked = ("--image", str(picture), "--query", question)
+    known = samples()
+    if not 0 <= sample < len(known):
+        raise typer.BadParameter(f"there are 0 to {len(known) - 1}", param_hint="--sample")
+    picture, question = image or known[sample].image, query or known[sample].question
+    asked = ("--image", str(picture), "--query", question, "--draft-model", draft_model)
 
-    console = Console()
-    console.print(f"starting the edge: edge-server --model {model}", style="dim", highlight=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.print(f"starting an edge: edge-server --model {model}", style="dim")
     with running_edge("--model", model) as edge:
-        ready = f"ready on {edge.address} after {edge.ready_s:.1f} s"
-        console.print(ready, style="dim", highlight=False)
-        console.print(
-            f"\npicture   {picture}\nquestion  {question}", highlight=False, soft_wrap=True
-        )
+        console.print(f"ready on {edge.address} after {edge.ready_s:.1f} s", style="dim")
+        console.print(f"\npicture   {picture}\nquestion  {question}")
         if image is None and query is None:
-            console.print(f"truth     {samples[sample]['answer']}", highlight=False)
-        console.print()
+            console.print(f"truth     {known[sample].answer}")
+        console.print(
+            "answer    accepted drafts green, rejected red, corrections yellow, bonus cyan\n"
+        )
         run_client(edge, *asked, "--show-speculation")
         speculative = ask(edge, *asked)
         edge_only = ask(edge, *asked, "--mode", "edge-only")
     console.print()
     console.print(_costs(speculative, edge_only))
-    console.print(f"the whole demo took {time.perf_counter() - began:.1f} s", style="dim")
+    console.print(f"\nthe whole demo took {time.perf_counter() - began:.1f} s", style="dim")
 
 
 def _costs(speculative: dict[str, Any], edge_only: dict[str, Any]) -> Table:
@@ -61,25 +76,27 @@ def _costs(speculative: dict[str, Any], edge_only: dict[str, Any]) -> Table:
     for name, cost in _COSTS.items():
         table.add_row(name, cost(speculative), cost(edge_only))
     same = speculative["token_ids"] == edge_only["token_ids"]
-    table.add_row("answer", "the same text" if same else "ANOTHER TEXT", "")
+    table.add_row("text", "the same" if same else "DIFFERENT", "")
     return table
 
 
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _up(report: dict[str, Any], *, image: bool) -> int:
+    up: dict[str, int] = report["bytes"]["up"]
+    picture = up.get("image", 0)
+    return picture if image else up["total"] - picture
 
 
 # row: how to read it off the client's report
 _COSTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "tokens": lambda report: str(report["num_tokens"]),
     "passes of the target": lambda report: str(report["num_rounds"]),
-    "accept rate": lambda report: _rate(report["accept_rate"]),
-    "tokens per second": lambda report: f"{report['tokens_per_s']:.1f}",
-    "time to first token": lambda report: f"{1e3 * report['first_token_s']:.0f} ms",
-    "time in all": lambda report: f"{1e3 * report['total_s']:.0f} ms",
-    "bytes up, picture": lambda report: str(report["bytes"]["up"].get("image", 0)),
-    "bytes up, the rest": lambda report: str(
-        report["bytes"]["up"]["total"] - report["bytes"]["up"].get("image", 0)
+    "accept rate": lambda report: (
+        "-" if report["accept_rate"] is None else f"{report['accept_rate']:.2f}"
     ),
+    "tokens per second": lambda report: f"{report['tokens_per_s']:.1f}",
+    "first token after": lambda report: f"{1e3 * report['first_token_s']:.0f} ms",
+    "answer after": lambda report: f"{1e3 * report['total_s']:.0f} ms",
+    "picture, bytes up": lambda report: str(_up(report, image=True)),
+    "the rest, bytes up": lambda report: str(_up(report, image=False)),
     "bytes down": lambda report: str(report["bytes"]["down"]["total"]),
 }

@@ -15,35 +15,36 @@ def command(
     json_: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
 ) -> None:
     """List the models that have a short name, and which of them are on this machine."""
-    rows = [
-        {
-            "name": name,
-            "source": str(entry.source),
-            "parameters": entry.parameters,
-            "int8_gb": entry.int8_gb,
-            "license": entry.license,
-            "folder": _folder(name),
-        }
-        for name, entry in ALIASES.items()
-    ]
+    folders = {name: _folder(name) for name in ALIASES}
     if json_:
-        print(json.dumps({"models": rows}))
+        print(json.dumps({name: _described(name, folders[name]) for name in ALIASES}))
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("name", no_wrap=True)
-    table.add_column("parameters", justify="right")
-    table.add_column("INT8", justify="right")
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("INT8", justify="right", no_wrap=True)
     table.add_column("license")
-    table.add_column("on this machine", overflow="fold")
-    for row in rows:
+    table.add_column("where", overflow="fold")
+    for name, entry in ALIASES.items():
         table.add_row(
-            row["name"],
-            f"{row['parameters'] / 1e6:,.1f} M",
-            f"{row['int8_gb']:g} GB",
-            row["license"],
-            row["folder"] or f"no; {row['source']} on the hub",
+            name,
+            f"{entry.parameters / 1e6:,.1f} M",
+            f"{entry.int8_gb:g} GB",
+            entry.license,
+            folders[name] or f"not here: {entry.source}",
         )
     Console().print(table)
+
+
+def _described(name: str, folder: str | None) -> dict[str, str | float | None]:
+    entry = ALIASES[name]
+    return {
+        "source": str(entry.source),
+        "parameters": entry.parameters,
+        "int8_gb": entry.int8_gb,
+        "license": entry.license,
+        "folder": folder,
+    }
 
 
 def _folder(name: str) -> str | None:
