@@ -1,0 +1,109 @@
+"""Counter-based randomness: every draw is a pure function of seed, token position and purpose.
+
+Both ends derive the same numbers without exchanging them, and a round that is sent twice gets the
+same verdict. The generator is Philox4x64-10 (Salmon et al., SC 2011, "Parallel random numbers: as
+easy as 1, 2, 3"); its 64-bit words are turned into numbers here, so that no value depends on the
+version of numpy or on the machine.
+
+    key      (seed, _DOMAIN)
+    counter  (block, index, position, stream), least significant word first; a block is 4 words
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Second word of the key, "covspec1" in ASCII; another scheme of counters gets another one.
+_DOMAIN = 0x636F767370656331
+#: 32-bit words in a Philox block of four 64-bit words.
+_WORDS_PER_BLOCK = 8
+#: Entries of a row worked on at once: temporaries of a whole row cost more than the arithmetic.
+_CHUNK = 1 << 15
+
+
+class Stream(IntEnum):
+    """What a draw is for; draws of different streams are independent. The numbers are protocol."""
+
+    DRAFT = 0
+    ACCEPT = 1
+    CORRECT = 2
+    GUMBEL = 3
+    CANDIDATE = 4
+
+
+def uniform(seed: int, position: int, stream: Stream, index: int = 0) -> float:
+    """A double in [0, 1) with 53 random bits.
+
+    Args:
+        seed: key of the session, 64 bits.
+        position: index of the output token, 0 is the first generated one.
+        stream: what the draw is for.
+        index: numbers several draws of one position and stream.
+    """
+    word = _generator(seed, position, stream, index).random_raw()
+    return float(int(word) >> 11) * 2.0**-53
+
+
+def gumbel(seed: int, position: int, size: int) -> NDArray[np.float32]:
+    """Standard Gumbel noise of token ids 0 ... size - 1 at this position, in single precision.
+
+    g(i) = -log(-log(1 - u(i))) with u(i) = (word + 1/2) / 2^32. Relative errors of -log(1 - u) stay
+    below about 1e-6; the last bits may differ between machines, those of `gumbel_at` do not.
+
+    Returns:
+        float32 [size].
+    """
+    words = _generator(seed, position, Stream.GUMBEL, 0).random_raw(-(-size // 2))
+    # Little-endian halves: token 2 i takes the lower half of word i.
+    halves = np.asarray(words, dtype="<u8").view("<u4")[:size]
+    noise = np.empty(size, np.float32)
+    for start in range(0, size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        noise[part] = _gumbel(halves[part])
+    return noise
+
+
+def gumbel_at(seed: int, position: int, token_ids: Sequence[int]) -> NDArray[np.float64]:
+    """The noise of `gumbel` for a few token ids in double precision, the same on every machine."""
+    words = np.empty(len(token_ids), np.float64)
+    for i, token_id in enumerate(token_ids):
+        block, offset = divmod(int(token_id), _WORDS_PER_BLOCK)
+        generator = _generator(seed, position, Stream.GUMBEL, 0, block)
+        word = int(generator.random_raw(4)[offset // 2])
+        words[i] = word >> 32 if offset % 2 else word & 0xFFFFFFFF
+    u = (words + 0.5) * 2.0**-32
+    result: NDArray[np.float64] = -np.log(-np.log1p(-u))
+    return result
+
+
+def _gumbel(words: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """-log(-log(1 - u)) with u = (word + 1/2) / 2^32."""
+    u = words.astype(np.float32)
+    u += np.float32(0.5)
+    u *= np.float32(2.0**-32)
+    np.minimum(u, np.float32(1 - 2.0**-24), out=u)
+    # -log(1 - u) at full relative precision: -log(y) u / (1 - y) with y = fl(1 - u), u where y = 1.
+    y = np.float32(1) - u
+    missing = np.float32(1) - y
+    exponential = np.log(y)
+    exponential *= u
+    np.negative(exponential, out=exponential)
+    tiny = np.flatnonzero(missing == 0)
+    missing[tiny] = 1
+    exponential /= missing
+    exponential[tiny] = u[tiny]
+    result: NDArray[np.float32] = np.log(exponential, out=exponential)
+    return np.negative(result, out=result)
+
+
+def _generator(
+    seed: int, position: int, stream: Stream, index: int, block: int = 0
+) -> np.random.Philox:
+    # Typed: a list of small and large integers would pass through float64.
+    key = np.array([seed, _DOMAIN], np.uint64)
+    counter = np.array([block, index, position, int(stream)], np.uint64)
+    return np.random.Philox(key=key, counter=counter)
