@@ -1,0 +1,202 @@
+"""Everything that depends on Transformers' version or module names; checked with 5.24.
+
+What is native is read by Transformers and taken apart here: vision tower and projector stay its
+modules, the language model's weights move into our decoder. Code from a checkpoint never runs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import BitsAndBytesConfig, InternVLForConditionalGeneration
+from transformers.utils import logging as transformers_logging
+
+from .decoder import DecoderWeights, LayerWeights, Norm
+from .errors import ModelError
+from .projection import Dense, Modules, Projection, joined
+
+logger = logging.getLogger(__name__)
+
+#: `model_type` of checkpoints that load, and of the language models inside them.
+KNOWN_TYPES = ("internvl",)
+KNOWN_TEXT_TYPES = ("qwen2", "qwen3", "llama")
+
+#: Frozen, these parts stay in floating point when bitsandbytes quantises.
+_NOT_INT8 = ("model.vision_tower", "model.multi_modal_projector", "lm_head")
+
+Fuse = Callable[[Tensor, Tensor | None], Projection]
+
+
+def check_config(folder: Path) -> dict[str, Any]:
+    """Reads config.json and refuses what cannot be loaded, by name."""
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}/config.json cannot be read: {error}") from error
+    model_type = config.get("model_type")
+    known = ", ".join(KNOWN_TYPES)
+    if model_type == "internvl_chat":
+        raise ModelError(
+            f"{folder} is an original InternVL checkpoint (internvl_chat). The converter, "
+            "`covspec convert`, comes in a later version; native checkpoints (model_type internvl, "
+            "such as the `-hf` ones) load now"
+        )
+    if model_type not in KNOWN_TYPES:
+        raise ModelError(f"{folder} has model_type {model_type!r}; known: {known}")
+    text = config.get("text_config") or {}
+    if text.get("model_type") not in KNOWN_TEXT_TYPES:
+        raise ModelError(
+            f"{folder} has a language model of type {text.get('model_type')!r}; "
+            f"known: {', '.join(KNOWN_TEXT_TYPES)}"
+        )
+    return config
+
+
+def load_internvl(
+    folder: Path, dtype: torch.dtype, device: torch.device, bitsandbytes: bool
+) -> InternVLForConditionalGeneration:
+    """Loads a native InternVL checkpoint onto its device, for inference."""
+    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
+    if bitsandbytes:
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_8bit=True, llm_int8_skip_modules=list(_NOT_INT8)
+        )
+        options["device_map"] = {"": str(device)}
+    try:
+        with _quiet():
+            model = InternVLForConditionalGeneration.from_pretrained(folder, **options)
+    except ImportError as error:
+        raise ModelError(f"INT8 by bitsandbytes is not possible here: {error}") from error
+    except Exception as error:  # the library raises OSError, ValueError, RuntimeError, ...
+        raise ModelError(f"{folder} cannot be loaded: {error}") from error
+    if not bitsandbytes:
+        # An 8-bit model must stay where it was loaded.
+        model.to(device)  # type: ignore[arg-type]
+    model.requires_grad_(False)
+    return model.eval()  # type: ignore[no-any-return]
+
+
+def linear_names(model: nn.Module) -> dict[str, bool]:
+    """Every linear layer's full name, and whether bitsandbytes quantised it."""
+    return {
+        name: type(module).__name__ == "Linear8bitLt"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+
+
+def take_decoder(
+    model: InternVLForConditionalGeneration, vocab_size: int, max_positions: int, fuse: Fuse | None
+) -> DecoderWeights:
+    """Moves the language model's weights into our decoder; the model keeps vision and projector.
+
+    fuse: makes a projection of a weight and a bias; None keeps the modules as they are.
+    """
+    text = model.model.language_model
+    config = text.config
+    if config.hidden_act != "silu" or any(t != "full_attention" for t in config.layer_types or ()):
+        raise ModelError("language models with sliding windows or other activations are not known")
+    if model.lm_head.out_features < vocab_size:
+        raise ModelError(
+            f"the tokenizer has {vocab_size} entries, the head only {model.lm_head.out_features}"
+        )
+    layers = []
+    for index, layer in enumerate(text.layers):
+        layers.append(_take_layer(layer, fuse))
+        text.layers[index] = nn.Identity()  # frees the weights that were joined
+    embedding = text.embed_tokens.weight.detach()
+    # Columns past the tokenizer's length are padding of the head: they are never computed.
+    head = Dense(model.lm_head.weight.detach()[:vocab_size], model.lm_head.bias)
+    cos, sin = _rotary_tables(text, max_positions)
+    weights = DecoderWeights(
+        embedding=embedding,
+        layers=layers,
+        norm=_norm(text.norm),
+        head=head,
+        cos=cos,
+        sin=sin,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads,
+    )
+    model.model.language_model = nn.Identity()
+    model.lm_head = nn.Identity()
+    return weights
+
+
+def encode_pixels(model: InternVLForConditionalGeneration, pixels: Tensor) -> Tensor:
+    """Vision tower and projector: [tiles, 3, height, width] to [tiles, tokens, hidden]."""
+    features: Tensor = model.model.get_image_features(
+        pixel_values=pixels, return_dict=True
+    ).pooler_output
+    return features
+
+
+def stop_ids(model: InternVLForConditionalGeneration) -> set[int]:
+    """End-of-sequence ids of the generation config, the model's and its language model's config."""
+    found: set[int] = set()
+    for config in (model.generation_config, model.config, model.config.text_config):
+        ids = getattr(config, "eos_token_id", None)
+        found.update([ids] if isinstance(ids, int) else ids or [])
+    return found
+
+
+def _take_layer(layer: Any, fuse: Fuse | None) -> LayerWeights:
+    def project(modules: Sequence[nn.Linear]) -> Projection:
+        return Modules(modules) if fuse is None else fuse(*joined(modules))
+
+    attention, mlp = layer.self_attn, layer.mlp
+    qk_norm = None
+    if hasattr(attention, "q_norm"):
+        heads = attention.q_proj.out_features // attention.head_dim
+        kv_heads = attention.k_proj.out_features // attention.head_dim
+        q, k = attention.q_norm, attention.k_norm
+        weight = torch.cat([q.weight.expand(heads, -1), k.weight.expand(kv_heads, -1)])
+        qk_norm = Norm(weight.detach(), q.variance_epsilon)
+    return LayerWeights(
+        input_norm=_norm(layer.input_layernorm),
+        qkv=project([attention.q_proj, attention.k_proj, attention.v_proj]),
+        qk_norm=qk_norm,
+        out=project([attention.o_proj]),
+        mlp_norm=_norm(layer.post_attention_layernorm),
+        gate_up=project([mlp.gate_proj, mlp.up_proj]),
+        down=project([mlp.down_proj]),
+    )
+
+
+def _norm(module: Any) -> Norm:
+    return Norm(module.weight.detach(), module.variance_epsilon)
+
+
+def _rotary_tables(text: Any, max_positions: int) -> tuple[Tensor, Tensor]:
+    """cos and sin for positions 0 ... max_positions - 1, [positions, head_dim]."""
+    rope_type = text.config.rope_parameters["rope_type"]
+    if rope_type == "longrope":
+        raise ModelError("language models with longrope positions are not known")
+    embedding = text.embed_tokens.weight
+    positions = torch.arange(max_positions, device=embedding.device)[None]
+    cos, sin = text.rotary_emb(embedding[:1], positions)
+    return cos[0], sin[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Transformers' notes and progress bars off the terminal while a model loads."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

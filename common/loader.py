@@ -1,0 +1,210 @@
+"""Loads a model by alias, path, hub id or table, and tries it before anybody relies on it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .chat import PictureTokens, chat_format, read_template
+from .errors import CovspecError, ModelError
+from .model import Model, Step
+from .tiles import read_tile_settings
+from .tokenizer import Tokenizer
+from .zoo import resolve
+
+if TYPE_CHECKING:  # table models must load without torch
+    import torch
+
+logger = logging.getLogger(__name__)
+
+Quantization = Literal["auto", "int8", "int8-weight-only", "none"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Device = Literal["cpu", "cuda", "mps"]
+
+_TABLE = "table:"
+#: Turn ends of known chat templates; they end an answer even where no config says so.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>")
+_PICTURE = PictureTokens("<IMG_CONTEXT>", "<img>", "</img>")
+
+
+def load_model(
+    spec: str,
+    *,
+    quantization: Quantization = "auto",
+    dtype: Dtype = "auto",
+    device: Device = "cpu",
+    num_threads: int | None = None,
+    allow_download: bool = False,
+) -> Model:
+    """Loads a model.
+
+    quantization: auto is bitsandbytes `int8` on CUDA and `int8-weight-only` elsewhere. dtype: auto
+    is bfloat16 on CUDA and float32 elsewhere. num_threads: torch's threads on the CPU, for the
+    whole process; None leaves torch's choice. allow_download: may ask the hub.
+    """
+    if spec.startswith(_TABLE):
+        from .table import load_table
+
+        return load_table(spec)
+    folder = resolve(spec, allow_download=allow_download)
+    return _load_torch(folder, spec, quantization, dtype, device, num_threads)
+
+
+def self_test(model: Model) -> None:
+    """One small forward pass with a picture, where the model has eyes, and text; uses row 0.
+
+    Raises ModelError unless the logits have their shape and are finite.
+    """
+    from PIL import Image
+
+    ids = [i % model.vocab_size for i in range(3)]
+    steps = []
+    try:
+        start = 0
+        if model.image_token_id is not None:
+            pixels = model.prepare_image(Image.new("RGB", (32, 32), "white"))
+            visual = model.encode_tiles(pixels.tiles)
+            if visual.num_tokens != pixels.num_visual_tokens:
+                raise ModelError(
+                    f"{model.name}: {visual.num_tokens} visual tokens where its configuration "
+                    f"says {pixels.num_visual_tokens}"
+                )
+            start = visual.num_tokens
+            steps.append(Step(0, 0, visual=visual))
+        steps.append(Step(0, start, token_ids=ids, num_logits=2))
+        results = [model.forward([step])[0] for step in steps]
+    except CovspecError:
+        raise
+    except Exception as error:  # whatever a broken checkpoint makes torch raise
+        raise ModelError(f"{model.name} fails its self-test: {error}") from error
+    logits = results[-1].logits
+    if logits.shape != (2, model.vocab_size) or not np.isfinite(logits).all():
+        raise ModelError(f"{model.name} fails its self-test: its logits are not finite")
+
+
+def _load_torch(
+    folder: Path,
+    spec: str,
+    quantization: Quantization,
+    dtype: Dtype,
+    device: Device,
+    num_threads: int | None,
+) -> Model:
+    try:
+        import torch
+
+        from . import adapter
+    except ImportError as error:
+        raise ModelError(
+            f"{spec} needs torch and transformers: pip install 'covspec[device]' ({error})"
+        ) from error
+    from .decoder import Decoder
+    from .int8 import Int8, check_quantised, is_quantisable
+    from .projection import Dense
+    from .vlm import Vision, VisionLanguageModel
+
+    config = adapter.check_config(folder)
+    place = _device(device)
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    form = quantization
+    if form == "auto":
+        form = "int8" if place.type == "cuda" else "int8-weight-only"
+    number = _dtype(dtype, place)
+    tokenizer = Tokenizer.from_folder(folder)
+    chat = chat_format(read_template(folder), _PICTURE, _template_variables(folder))
+
+    model = adapter.load_internvl(folder, number, place, bitsandbytes=form == "int8")
+    names = adapter.linear_names(model)
+    if form == "int8":
+        quantised = check_quantised([n for n, is_int8 in names.items() if is_int8], names)
+    elif form == "int8-weight-only":
+        quantised = check_quantised(filter(is_quantisable, names), names)
+    else:
+        quantised = []
+    logger.info(
+        "%s: %d of %d linear layers in INT8: %s",
+        spec,
+        len(quantised),
+        len(names),
+        ", ".join(quantised) or "none",
+    )
+    stops = adapter.stop_ids(model) | _tokenizer_stops(folder, tokenizer)
+    text_config: Any = model.config.text_config
+    fuse = {"none": Dense, "int8-weight-only": Int8, "int8": None}[form]
+    weights = adapter.take_decoder(
+        model, tokenizer.size, int(text_config.max_position_embeddings), fuse
+    )
+    vision_config: Any = model.config.vision_config
+    side = vision_config.image_size
+    vision = Vision(
+        read_tile_settings(folder, (int(side[1]), int(side[0]))),
+        int(model.config.image_seq_length),
+        lambda pixels: adapter.encode_pixels(model, pixels),
+    )
+    return VisionLanguageModel(
+        spec,
+        Decoder(weights),
+        vision,
+        tokenizer,
+        chat,
+        frozenset(i for i in stops if 0 <= i < tokenizer.size),
+        int(config["image_token_id"]),
+        form,
+    )
+
+
+def _device(device: str) -> torch.device:
+    import torch
+
+    available = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not available.get(device, False):
+        here = ", ".join(name for name, there in available.items() if there)
+        raise ModelError(f"this machine has no device {device!r}; it has: {here}")
+    return torch.device(device)
+
+
+def _dtype(dtype: str, device: torch.device) -> torch.dtype:
+    import torch
+
+    if dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in known:
+        raise ModelError(f"dtype {dtype!r} is not known; known: auto, {', '.join(known)}")
+    return known[dtype]
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    file = folder / "tokenizer_config.json"
+    if not file.is_file():
+        return {}
+    stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return stored
+
+
+def _token_text(value: Any) -> str | None:
+    """A token in tokenizer_config.json is a string or an object with `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _template_variables(folder: Path) -> dict[str, str]:
+    stored = _tokenizer_config(folder)
+    texts = {key: _token_text(stored.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
+    return {key: text or "" for key, text in texts.items()}
+
+
+def _tokenizer_stops(folder: Path, tokenizer: Tokenizer) -> set[int]:
+    names = [_token_text(_tokenizer_config(folder).get("eos_token")), *_TURN_ENDS]
+    ids = [tokenizer.token_id(name) for name in names if name]
+    return {i for i in ids if i is not None}

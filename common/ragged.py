@@ -1,0 +1,189 @@
+"""Rows of keys and values, and attention over ragged packs of tokens.
+
+All rows lie in one tensor, token after token, so that one write stores the keys and values of a
+whole pack, whatever rows its tokens belong to. Attention runs once per group of neighbouring rows,
+on a view of that tensor. Its shapes are rounded so that a token's result does not depend on what
+else is in the pack: on the CPU a kernel sums in another order when a dimension is very small or not
+a multiple of the vector width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+#: Attended entries are rounded up to a multiple of this (16 floats are one AVX-512 register).
+ENTRY_MULTIPLE = 16
+#: A step of more tokens is attended to alone: its mask and padding would cost its neighbours.
+LONG_STEP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens that a row appends: entries start ... start + length - 1."""
+
+    row: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Steps of neighbouring rows that one attention call serves.
+
+    first_row, num_rows: the rows. tokens: the group's slice of the pack. queries: [R * Q] index into
+    that slice, Q a row, short rows padded; None when the slice is as wanted. results: [tokens] index
+    into the padded queries. mask: [R, 1, Q, entries], 0 where visible, else -inf.
+    """
+
+    first_row: int
+    num_rows: int
+    tokens: slice
+    queries: Tensor | None
+    results: Tensor | None
+    mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """The tokens of one forward pass in the order of their rows.
+
+    slots: [T] where each token's key and value are stored. groups: they cover the T tokens in order.
+    """
+
+    slots: Tensor
+    groups: list[Group]
+
+
+class KVRows:
+    """Keys and values of all rows and layers.
+
+    Stored as [layers, rows * row_len + 1, 2 * kv_heads, head_dim]: keys, then values. The last slot
+    takes what is written for padding and is never read.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_rows: int,
+        row_len: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        row_len = -(-row_len // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
+        self.num_rows, self.row_len, self.kv_heads = num_rows, row_len, kv_heads
+        self._min_queries = 2 if head_dim <= 32 else 4 if head_dim <= 64 else 8
+        self._device = device
+        shape = (num_layers, num_rows * row_len + 1, 2 * kv_heads, head_dim)
+        self._store = torch.zeros(shape, dtype=dtype, device=device)
+        self._layers = self._store.unbind(0)
+        # [layers, rows, row_len, 2 * kv_heads, head_dim]
+        self._rows = self._store[:, :-1].unflatten(1, (num_rows, row_len))
+        self._written = [0] * num_rows
+        self._entries = torch.arange(row_len, device=device)
+
+    @property
+    def padding_slot(self) -> int:
+        """The slot for tokens that only fill up a shape."""
+        return self.num_rows * self.row_len
+
+    def plan(self, spans: Sequence[Span], padding: int = 0) -> Pack:
+        """Lays out a pack of spans, in ascending order of rows, and `padding` tokens at its end.
+
+        A span that starts at 0 clears its row: a failed session may have left NaN in it, which a
+        mask cannot hide.
+        """
+        slots: list[int] = []
+        for span in spans:
+            end = span.start + span.length
+            assert 0 <= span.start and end <= self.row_len, f"{span} leaves rows of {self.row_len}"
+            if span.start == 0 and self._written[span.row]:
+                self._rows[:, span.row, : self._written[span.row]] = 0
+                self._written[span.row] = 0
+            self._written[span.row] = max(self._written[span.row], end)
+            first = span.row * self.row_len + span.start
+            slots.extend(range(first, first + span.length))
+        slots.extend([self.padding_slot] * padding)
+        groups, token = [], 0
+        for run in _runs(spans):
+            groups.append(self._group(run, token, padding if run[-1] is spans[-1] else 0))
+            token = groups[-1].tokens.stop
+        return Pack(torch.tensor(slots, device=self._device), groups)
+
+    def write(self, layer: int, pack: Pack, keys_values: Tensor) -> None:
+        """Stores [T, 2 * kv_heads, head_dim]."""
+        self._layers[layer].index_copy_(0, pack.slots, keys_values)
+
+    def views(self, group: Group) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of a group for each layer, [R, kv_heads, entries, head_dim] both."""
+        last_row = group.first_row + group.num_rows
+        rows = self._rows[:, group.first_row : last_row, : group.mask.shape[-1]].transpose(2, 3)
+        keys, values = rows.split(self.kv_heads, dim=2)
+        return list(zip(keys.unbind(0), values.unbind(0), strict=True))
+
+    def _group(self, spans: Sequence[Span], token: int, padding: int) -> Group:
+        lengths = [span.length for span in spans]
+        lengths[-1] += padding
+        width = max(*lengths, self._min_queries)
+        entries = -(-max(s.start + s.length for s in spans) // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
+        # Padding repeats a row's last token, mask and all.
+        visible = [span.start + min(i, span.length - 1) for span in spans for i in range(width)]
+        last = torch.tensor(visible, device=self._device)[:, None]
+        mask = torch.zeros((len(visible), entries), dtype=self._store.dtype, device=self._device)
+        mask.masked_fill_(self._entries[:entries] > last, float("-inf"))
+        queries = results = None
+        if any(length != width for length in lengths):
+            starts = [sum(lengths[:i]) for i in range(len(lengths))]
+            pick = [
+                s + min(i, n - 1)
+                for s, n in zip(starts, lengths, strict=True)
+                for i in range(width)
+            ]
+            put = [r * width + i for r, n in enumerate(lengths) for i in range(n)]
+            queries = torch.tensor(pick, device=self._device)
+            results = torch.tensor(put, device=self._device)
+        return Group(
+            spans[0].row,
+            len(spans),
+            slice(token, token + sum(lengths)),
+            queries,
+            results,
+            mask.view(len(spans), 1, width, entries),
+        )
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group) -> Tensor:
+    """Attention of one group.
+
+    query: [tokens, heads, head_dim]; keys, values: [R, kv_heads, entries, head_dim].
+    Returns [tokens, heads * head_dim].
+    """
+    if group.queries is not None:
+        query = query.index_select(0, group.queries)
+    rows = query.unflatten(0, (group.num_rows, -1)).transpose(1, 2)  # [R, heads, Q, head_dim]
+    out = scaled_dot_product_attention(rows, keys, values, attn_mask=group.mask, enable_gqa=True)
+    flat = out.transpose(1, 2).flatten(2).flatten(0, 1)
+    return flat if group.results is None else flat.index_select(0, group.results)
+
+
+def _runs(spans: Sequence[Span]) -> list[list[Span]]:
+    """Cuts spans into runs of neighbouring rows; long steps stand alone."""
+    runs: list[list[Span]] = []
+    for span in spans:
+        last = runs[-1][-1] if runs else None
+        joins = (
+            last is not None
+            and span.row == last.row + 1
+            and max(span.length, last.length) <= LONG_STEP
+        )
+        if joins:
+            runs[-1].append(span)
+        else:
+            runs.append([span])
+    return runs
