@@ -20,8 +20,14 @@ COMMANDS = {
 }
 BENCHES = {
     "decode": ("decode", "Speculation against the target alone, one client, loopback."),
+    "int8": ("int8", "INT8 against float32: agreement, answers, and invariance to batch mates."),
     "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
+    "soak": ("soak", "Clients that come, go, cancel and get killed, for half an hour."),
     "startup": ("startup", "How long a user waits for an edge, an answer, the whole demo."),
+    "verify": (
+        "verify",
+        "The engine under load: verify times, batching gain, a newcomer's prefill.",
+    ),
     "wire": ("wire", "A round without its model: latency of one client, rounds a second of 64."),
 }
 

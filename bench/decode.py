@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
@@ -35,7 +36,7 @@ from ..device.selection import make_selector
 from ..device.session import Session
 from .generate import Generate
 from .processes import running_edge
-from .report import at_least, console, report
+from .report import at_least, console_for, finish
 from .suite import examples
 
 DRAFT_LENGTHS = (4, 6, 8)
@@ -61,6 +62,7 @@ def command(
     quantization: Annotated[str, typer.Option(help="Of the target.")] = "auto",
 ) -> None:
     """Speculation against the target alone: tokens per second, interleaved, on loopback."""
+    console = console_for(json)
     num_questions, repeats = (3, 2) if quick else (12, 5)
     cores = sorted(os.sched_getaffinity(0))
     pin = len(cores) > 1
@@ -86,10 +88,10 @@ def command(
                     answers[name].append(ask(request))
         ready_s = edge.ready_s
     results = {name: _summary(timed, answers["edge-only"]) for name, timed in answers.items()}
-    _show(results)
+    _show(console, results)
     best = max(DRAFT_LENGTHS, key=lambda k: results[f"speculative k={k}"]["ratio_decode"])
     chosen = results[f"speculative k={best}"]
-    report(
+    finish(
         "decode",
         {
             "contenders": results,
@@ -203,7 +205,7 @@ def _summary(timed: list[Timed], baseline: list[Timed]) -> dict[str, Any]:
     }
 
 
-def _show(results: dict[str, dict[str, Any]]) -> None:
+def _show(console: Console, results: dict[str, dict[str, Any]]) -> None:
     table = Table(title="greedy answers about held-out scenes, one client, loopback")
     for name in ("", "tokens/s", "ratio", "quartiles", "whole answer", "accept length", "equal"):
         table.add_column(name, justify="left" if not name else "right")

@@ -44,6 +44,8 @@ def command(
     """Start an edge, ask it about a picture, and show what speculation saved."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the edge is stopped, too
     began = time.perf_counter()
+    if (image is None) != (query is None):
+        raise typer.BadParameter("--image and --query go together")
     known = samples()
     if not 0 <= sample < len(known):
         raise typer.BadParameter(f"there are 0 to {len(known) - 1}", param_hint="--sample")
@@ -55,7 +57,7 @@ def command(
     with running_edge("--model", model) as edge:
         console.print(f"ready on {edge.address} after {edge.ready_s:.1f} s", style="dim")
         console.print(f"\npicture   {picture}\nquestion  {question}")
-        if image is None and query is None:
+        if image is None:
             console.print(f"truth     {known[sample].answer}")
         console.print(
             "answer    accepted drafts green, rejected red, corrections yellow, bonus cyan\n"

@@ -15,7 +15,7 @@ from PIL import Image
 from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
-from transformers import AutoTokenizer, InternVLForConditionalGeneration, PreTrainedTokenizerFast
+from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFast
 
 from ..common.scene import blank_scene, draw_scene, scene_from_seed
 from ..common.scene_question import FAMILIES, SceneQuestion, is_right, questions
@@ -75,7 +75,7 @@ def greedy(
 def _answer(tokenizer: PreTrainedTokenizerFast, row: list[int]) -> Answer:
     end = tokenizer.eos_token_id
     ids = row[: row.index(end) + 1] if end in row else row
-    return Answer(ids, tokenizer.decode(ids, skip_special_tokens=True))
+    return Answer(ids, str(tokenizer.decode(ids, skip_special_tokens=True)))
 
 
 def agreement(
@@ -107,7 +107,7 @@ def measure(
     folder: Path, seeds: Sequence[int], advance: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
     """Returns shares of right final answers, the token agreement, and all of it by family."""
-    tokenizer = AutoTokenizer.from_pretrained(folder / "target", local_files_only=True)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "target", local_files_only=True)
     target, draft = load_model(folder / "target"), load_model(folder / "draft")
     rows = held_out(seeds)
     asked = [q.text for _, q in rows]
@@ -119,8 +119,8 @@ def measure(
         "target_blank": greedy(target, tokenizer, blanks, asked, advance),
     }
     agreed = agreement(draft, tokenizer, images, asked, said["target"], advance)
-    scores = {
-        name: [is_right(a.text, q) for a, (_, q) in zip(answers, rows, strict=True)]
+    scores: dict[str, list[float]] = {
+        name: [float(is_right(a.text, q)) for a, (_, q) in zip(answers, rows, strict=True)]
         for name, answers in said.items()
     }
     scores["agreement"] = agreed

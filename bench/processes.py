@@ -26,6 +26,7 @@ class Edge:
 
     address: str
     ready_s: float
+    pid: int
 
 
 class _Log(threading.Thread):
@@ -71,7 +72,7 @@ def running_edge(*args: str, timeout_s: float = 120.0, core: int | None = None) 
         log.changed.wait(timeout_s)
         if log.address is None:
             raise EdgeUnavailable(_why_not(process, log, timeout_s))
-        yield Edge(log.address, time.perf_counter() - started)
+        yield Edge(log.address, time.perf_counter() - started, process.pid)
     finally:
         _stop(process)
         log.join(1.0)

@@ -83,7 +83,7 @@ def build_model(role: str) -> InternVLForConditionalGeneration:
         tie_word_embeddings=True,
     )
     AttentionInterface.register("matrix", matrix_attention)
-    model = InternVLForConditionalGeneration._from_config(config, attn_implementation="matrix")
+    model = _fresh(config, "matrix")
     model.generation_config.eos_token_id = [
         SPECIAL_TOKENS.index(t) for t in ("<|im_end|>", "<|endoftext|>")
     ]
@@ -167,17 +167,24 @@ def save_model(model: InternVLForConditionalGeneration, folder: Path) -> None:
 
 def build_like(model: InternVLForConditionalGeneration) -> InternVLForConditionalGeneration:
     """Returns a copy of `model` in memory of its own."""
-    copy = InternVLForConditionalGeneration._from_config(
-        deepcopy(model.config), attn_implementation="sdpa"
-    )
+    copy = _fresh(deepcopy(model.config), "sdpa")
     copy.generation_config = model.generation_config
     copy.load_state_dict(model.state_dict())
-    return copy.eval()
+    copy.eval()
+    return copy
 
 
 def load_model(folder: Path) -> InternVLForConditionalGeneration:
     """Loads stored weights as float32, ready for evaluation."""
-    model = InternVLForConditionalGeneration.from_pretrained(
+    model: InternVLForConditionalGeneration = InternVLForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True
     )
-    return model.eval()
+    model.eval()
+    return model
+
+
+def _fresh(config: InternVLConfig, attention: str) -> InternVLForConditionalGeneration:
+    model: InternVLForConditionalGeneration = InternVLForConditionalGeneration._from_config(
+        config, attn_implementation=attention
+    )
+    return model

@@ -53,14 +53,14 @@ class Stage:
     decay_from: float
 
 
-RECIPE = {
+RECIPE: dict[str, tuple[Stage, ...]] = {
     "target": (
         Stage("vision", 600, 32, 0, 0.02, 2.5e-3, 1.0, 0.0),
-        Stage("language", 3000, 16, 3, 0.02, 3e-3, 0.2, 0.5),
+        Stage("language", 1800, 8, 3, 0.02, 3e-3, 0.2, 0.4),
     ),
     "draft": (
-        Stage("vision", 500, 32, 0, 0.02, 2.5e-3, 1.0, 0.0),
-        Stage("language", 2500, 16, 3, 0.02, 3e-3, 0.2, 0.5),
+        Stage("vision", 300, 32, 0, 0.02, 2.5e-3, 1.0, 0.0),
+        Stage("language", 800, 8, 3, 0.02, 3e-3, 0.2, 0.4),
     ),
 }
 
@@ -167,7 +167,7 @@ def _losses(
         if not stage.turns:
             return torch.zeros(()), heads_loss
         packed = language_batch(tokenizer, seeds, stage.turns)
-        embedding = trainee.model.get_input_embeddings()
+        embedding = trainee.model.model.language_model.embed_tokens
         shown = packed.input_ids == trainee.model.config.image_token_id
         embeds = (
             embedding(packed.input_ids)

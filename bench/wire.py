@@ -21,7 +21,7 @@ from ..common.messages import Correction
 from ..common.table import word_tokenizer
 from ..device.edge_link import EdgeLink
 from .processes import running_edge
-from .report import at_most, console, report
+from .report import below, console_for, finish
 from .rounds import RoundTimes, opening, play_rounds, with_seed
 
 SMALL, LARGE = 512, 151_674
@@ -34,6 +34,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
 ) -> None:
     """Measure a round without its model: latency of one client, rounds a second of 64."""
+    console = console_for(json)
     rounds = 200 if quick else 1500
     cases = [
         (SMALL, Correction.COUPLED),
@@ -68,12 +69,12 @@ def command(
     )
     small = next(r for r in latency if (r["vocab"], r["correction"]) == (SMALL, "coupled"))
     large = next(r for r in latency if (r["vocab"], r["correction"]) == (LARGE, "logits"))
-    report(
+    finish(
         "wire",
         {"latency": latency, "throughput": throughput},
         [
-            at_most("p50 of a round, 512 tokens, s", small["p50_s"], 1e-3),
-            at_most("p50 of a rejection, 151,674 tokens, s", large["rejected_p50_s"], 3e-3),
+            below("p50 of a round, 512 tokens, s", small["p50_s"], 1e-3),
+            below("p50 of a rejection, 151,674 tokens, s", large["rejected_p50_s"], 3e-3),
         ],
         as_json=json,
         quick=quick,

@@ -1,0 +1,296 @@
+"""`covspec bench soak`: clients that come, go, cancel, break the rules and get killed, for as long as you like.
+
+One edge-server with a table model, many clients that speak the real protocol. Every finished answer is compared with
+what the table and the seed say it must be, so that a lost, doubled or foreign token shows. At the end nothing may be
+left behind: memory flat after the warm-up, every row free again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..common.accept import coupled_token, distribution, float16_row
+from ..common.errors import CovspecError
+from ..common.messages import Cancel, Correction, Draft, Finish, Mode, Open, Verdict
+from ..common.sampling import Sampling
+from ..common.table import TableModel, load_table, word_tokenizer
+from ..device.edge_link import DecodeStream, EdgeLink
+from .processes import running_edge
+from .report import at_least, below, console_for, finish
+
+VOCAB = 512
+MODEL = f"table:target-{VOCAB}"
+CLIENTS = 24
+#: Rows of the edge, fewer than there are clients: some wait in the queue all the time.
+ROWS = 16
+SAMPLE_S = 2.0
+#: What a client may do, and how often in 100.
+ACTS = {"finish": 55, "edge-only": 20, "cancel": 10, "silent": 5, "rude": 10}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the clients saw."""
+
+    acts: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    wrong_answers: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    killed: int = 0
+
+
+def command(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="40 seconds.")] = False,
+    minutes: Annotated[float, typer.Option(help="How long.")] = 30.0,
+) -> None:
+    """Clients that come, go, cancel and get killed: memory flat, no lost token, no leaked session."""
+    seconds = 40.0 if quick else 60 * minutes
+    console = console_for(json)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    args = ("--model", MODEL, "--max-num-seqs", str(ROWS), "--idle-timeout-s", "5")
+    with running_edge(*args) as edge, Progress(*columns, console=console) as progress:
+        task = progress.add_task("soaking", total=seconds)
+
+        def advance(elapsed: float, tally: Tally, memory: int) -> None:
+            progress.update(
+                task,
+                completed=elapsed,
+                description=f"{sum(tally.acts.values())} sessions, {tally.tokens} tokens, "
+                f"{tally.wrong_answers} wrong, {memory / 1e6:.0f} MB",
+            )
+
+        soak = Soak(edge.address, edge.pid, seconds, advance)
+        asyncio.run(soak.run())
+    results = soak.results()
+    console.print(results)
+    finish(
+        "soak",
+        results,
+        [
+            at_least("finished answers", results["finished"], 1),
+            below("wrong answers", results["wrong_answers"], 0.5),
+            below("unexpected errors", results["unexpected_errors"], 0.5),
+            below("rows not free again", results["leaked_rows"], 0.5),
+            below("growth of memory after the warm-up, MB/h", results["growth_mb_per_h"], 20.0),
+        ],
+        as_json=json,
+        quick=quick,
+    )
+
+
+class Soak:
+    """A fleet of misbehaving clients against one edge."""
+
+    def __init__(self, address: str, pid: int, seconds: float, advance: Any) -> None:
+        self._address = address
+        self._pid = pid
+        self._seconds = seconds
+        self._advance = advance
+        self._model: TableModel = load_table(MODEL)
+        self._fingerprint = word_tokenizer(VOCAB).fingerprint
+        self.tally = Tally()
+        self.memory: list[tuple[float, int]] = []
+        self.leaked_rows = 0
+
+    async def run(self) -> None:
+        """The whole soak."""
+        started = time.monotonic()
+        stopping = asyncio.Event()
+        workers = [asyncio.ensure_future(self._client(i, stopping)) for i in range(CLIENTS)]
+        killer = asyncio.ensure_future(self._killer(stopping))
+        while (elapsed := time.monotonic() - started) < self._seconds:
+            memory = resident_bytes(self._pid)
+            self.memory.append((elapsed, memory))
+            self._advance(elapsed, self.tally, memory)
+            await asyncio.sleep(min(SAMPLE_S, self._seconds - elapsed))
+        stopping.set()
+        await asyncio.gather(*workers, killer)
+        self.leaked_rows = await self._count_leaked_rows()
+
+    def results(self) -> dict[str, Any]:
+        """What came of it."""
+        t = self.tally
+        times, sizes = np.array(self.memory, float).T
+        late = times >= times[-1] / 3
+        slope = float(np.polyfit(times[late], sizes[late], 1)[0]) if late.sum() > 2 else 0.0
+        return {
+            "seconds": self._seconds,
+            "clients": CLIENTS,
+            "rows": ROWS,
+            "sessions": sum(t.acts.values()),
+            "acts": dict(t.acts),
+            "killed_clients": t.killed,
+            "finished": t.acts["finish"] + t.acts["edge-only"],
+            "tokens": t.tokens,
+            "wrong_answers": t.wrong_answers,
+            "unexpected_errors": sum(t.errors.values()),
+            "errors": dict(t.errors),
+            "leaked_rows": self.leaked_rows,
+            "memory_mb": {
+                "first": sizes[0] / 1e6,
+                "last": sizes[-1] / 1e6,
+                "max": max(sizes) / 1e6,
+            },
+            "growth_mb_per_h": slope * 3600 / 1e6,
+        }
+
+    async def _client(self, number: int, stopping: asyncio.Event) -> None:
+        rng = np.random.default_rng([7, number])
+        names, weights = list(ACTS), np.array(list(ACTS.values()), float)
+        while not stopping.is_set():
+            act = str(rng.choice(names, p=weights / weights.sum()))
+            self.tally.acts[act] += 1
+            try:
+                async with EdgeLink(self._address, timeout_s=60) as link:
+                    await self._act(act, link, rng)
+            except CovspecError as error:
+                expected = {"rude": "OutOfOrder", "silent": "IdleTimeout"}.get(act)
+                if type(error).__name__ != expected:
+                    self.tally.errors[f"{act}: {type(error).__name__}: {error}"] += 1
+
+    async def _act(self, act: str, link: EdgeLink, rng: np.random.Generator) -> None:
+        message = self._open(rng, Mode.EDGE_ONLY if act == "edge-only" else Mode.SPECULATIVE)
+        truth = self._truth(message)
+        whole = act in ("finish", "edge-only")
+        stop_after = len(truth) if whole else int(rng.integers(1, len(truth) + 1))
+        async with link.decode() as stream:
+            await stream.send(message)
+            await stream.receive()
+            if message.mode is Mode.EDGE_ONLY:
+                ids = await self._listen(stream)
+            else:
+                ids = await self._draft(stream, truth, stop_after, rng)
+            if len(ids) < len(truth):
+                await self._leave(act, stream, len(ids))
+                return
+        self.tally.tokens += len(ids)
+        self.tally.wrong_answers += ids != truth
+
+    async def _listen(self, stream: DecodeStream) -> list[int]:
+        ids: list[int] = []
+        while True:
+            verdict = await stream.receive()
+            assert isinstance(verdict, Verdict), verdict
+            ids += [] if verdict.token_id is None else [verdict.token_id]
+            if verdict.finish is not None:
+                return ids
+
+    async def _draft(
+        self, stream: DecodeStream, truth: list[int], stop_after: int, rng: np.random.Generator
+    ) -> list[int]:
+        """Drafts that are right about three times in four, of all lengths, until the end or `stop_after` tokens."""
+        ids: list[int] = []
+        round_ = 0
+        while len(ids) < stop_after:
+            k = int(rng.integers(0, min(9, len(truth) - len(ids))))
+            draft = [
+                t if rng.random() < 0.75 else int(rng.integers(VOCAB))
+                for t in truth[len(ids) : len(ids) + k]
+            ]
+            await stream.send(Draft(round_, len(ids), tuple(draft)))
+            verdict = await stream.receive()
+            assert isinstance(verdict, Verdict), verdict
+            ids += draft[: verdict.num_accepted]
+            ids += [] if verdict.token_id is None else [verdict.token_id]
+            if verdict.finish is Finish.LENGTH:
+                return ids
+            round_ += 1
+        return ids
+
+    async def _leave(self, act: str, stream: DecodeStream, committed: int) -> None:
+        match act:
+            case "cancel":
+                await stream.send(Cancel("enough"))
+            case "rude":
+                await stream.send(Draft(1 << 20, committed, (VOCAB + 1,)))
+                await stream.receive()
+            case "silent":
+                await stream.receive()
+
+    async def _killer(self, stopping: asyncio.Event) -> None:
+        """Starts clients of their own process and kills them mid-answer."""
+        while not stopping.is_set():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "covspec.bench.soak", self._address],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert process.stdout is not None
+            await asyncio.to_thread(process.stdout.readline)
+            process.kill()
+            await asyncio.to_thread(process.wait)
+            process.stdout.close()
+            self.tally.killed += 1
+
+    async def _count_leaked_rows(self) -> int:
+        """Rows that a new session cannot get although nobody is there any more: 10 s after the last client left."""
+        rng = np.random.default_rng(0)
+        opened = 0
+        async with AsyncExitStack() as stack:
+            link = await stack.enter_async_context(EdgeLink(self._address, timeout_s=10))
+            try:
+                for _ in range(ROWS):
+                    stream = await stack.enter_async_context(link.decode())
+                    await stream.send(self._open(rng, Mode.SPECULATIVE))
+                    await stream.receive()
+                    opened += 1
+            except CovspecError as error:
+                self.tally.errors[f"at the end: {error}"] += 1
+        return ROWS - opened
+
+    def _open(self, rng: np.random.Generator, mode: Mode) -> Open:
+        sampling = Sampling(
+            0.8,
+            seed=int(rng.integers(1 << 62)),
+            max_new_tokens=int(rng.integers(1, 200)),
+            ignore_stop=True,
+        )
+        prompt = tuple(int(t) for t in rng.integers(0, VOCAB, int(rng.integers(1, 60))))
+        return Open(prompt, sampling, self._fingerprint, mode=mode, correction=Correction.COUPLED)
+
+    def _truth(self, message: Open) -> list[int]:
+        """What this session must say: the coupled picks of the table, one after the other."""
+        ids: list[int] = []
+        last, sampling = message.prompt_ids[-1], message.sampling
+        for position in range(sampling.max_new_tokens):
+            row = float16_row(self._model.embed_tokens([last])[0])
+            last = coupled_token(distribution(row, sampling), sampling.seed, position)
+            ids.append(last)
+        return ids
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+async def _victim(address: str) -> None:
+    """A client that says a line when it is in the middle of an answer, and goes on until it is killed."""
+    sampling = Sampling(max_new_tokens=1 << 20, ignore_stop=True)
+    message = Open((1, 2), sampling, word_tokenizer(VOCAB).fingerprint, mode=Mode.EDGE_ONLY)
+    async with EdgeLink(address, timeout_s=60) as link, link.decode() as stream:
+        await stream.send(message)
+        for i in range(1 << 20):
+            await stream.receive()
+            if i == 20:
+                print("talking", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_victim(sys.argv[1]))
