@@ -41,11 +41,12 @@ class _Log(threading.Thread):
         self.changed = threading.Event()
 
     def run(self) -> None:
-        for line in self._lines:
-            self.tail.append(line.rstrip())
-            if found := _READY.search(line):
-                self.address = found[1]
-                self.changed.set()
+        with self._lines:
+            for line in self._lines:
+                self.tail.append(line.rstrip())
+                if found := _READY.search(line):
+                    self.address = found[1]
+                    self.changed.set()
         self.changed.set()
 
 
