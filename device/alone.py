@@ -24,10 +24,16 @@ DEVICE_ONLY = "device-only"
 
 
 async def edge_only(
-    request: Request, tokenizer: Tokenizer, link: EdgeLink, *, clock: Clock, emit: Emit
+    request: Request,
+    tokenizer: Tokenizer,
+    link: EdgeLink,
+    *,
+    clock: Clock,
+    emit: Emit,
+    statistics: Statistics | None = None,
 ) -> events.Done:
     """The target decodes; one verdict a token. The papers' baseline."""
-    statistics = Statistics()
+    statistics = statistics or Statistics()
     start = clock.now()
     async with link.decode() as stream:
         statistics.traffic = stream.traffic
@@ -59,10 +65,17 @@ async def edge_only(
     return _done(answer, statistics, Mode.EDGE_ONLY.value, opened.model, opened.session_id, emit)
 
 
-def device_only(request: Request, drafter: Drafter, *, clock: Clock, emit: Emit) -> events.Done:
+def device_only(
+    request: Request,
+    drafter: Drafter,
+    *,
+    clock: Clock,
+    emit: Emit,
+    statistics: Statistics | None = None,
+) -> events.Done:
     """The draft model decodes, as the target would in `edge_only`; no edge is asked."""
     model, sampling = drafter.model, request.sampling
-    statistics = Statistics()
+    statistics = statistics or Statistics()
     start = clock.now()
     if request.image is not None:
         drafter.see(request.image)

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import Incompatible, InvalidImage, InvalidRequest
 from ..common.image import load_image, read_image
-from ..common.loader import load_model
+from ..common.loader import Device, load_model
 from ..common.messages import Correction, ModelInfo
 from ..common.model import Model
 from ..common.prompt import build_prompt, is_blank
@@ -27,6 +28,7 @@ from .length import FixedLength
 from .request import Request
 from .selection import SelectorName, make_selector
 from .session import Session
+from .statistics import Statistics
 
 
 class AskMode(Enum):
@@ -51,7 +53,7 @@ class Question:
     correction: Correction = Correction.LOGITS
     selector: SelectorName | None = None
     visual_tokens: int = 0
-    device: str = "cpu"
+    device: Device = "cpu"
     num_threads: int = 0
     timeout_s: float = 60.0
 
@@ -88,6 +90,7 @@ def ask(question: Question, make_output: MakeOutput, clock: Clock | None = None)
         _check_edge(info, question, image_bytes)
         limit = info.limits.max_model_len
 
+    statistics = Statistics()
     begin = clock.now()
     model = load_model(
         question.draft_model,
@@ -95,7 +98,7 @@ def ask(question: Question, make_output: MakeOutput, clock: Clock | None = None)
         device=question.device,
         num_threads=question.num_threads or None,
     )
-    load_s = clock.now() - begin
+    statistics.spend(load=clock.now() - begin)
     if question.mode is not AskMode.DEVICE_ONLY:
         _check_tokenizer(info, model, question)
 
@@ -106,15 +109,22 @@ def ask(question: Question, make_output: MakeOutput, clock: Clock | None = None)
         image=image,
         image_bytes=image_bytes,
     )
-    emit = make_output(model)
-    if question.mode is AskMode.EDGE_ONLY:
-        done = asyncio.run(_edge_only(question, request, model, clock, emit))
-    elif question.mode is AskMode.DEVICE_ONLY:
-        done = device_only(request, Drafter(model), clock=clock, emit=emit)
-    else:
-        done = asyncio.run(_speculate(question, request, model, clock, emit))
-    done.statistics.spend(load=load_s)
-    return done
+    meters = _Meters(clock, make_output(model), statistics)
+    match question.mode:
+        case AskMode.SPECULATIVE:
+            return asyncio.run(_speculate(question, request, model, meters))
+        case AskMode.EDGE_ONLY:
+            return asyncio.run(_edge_only(question, request, model, meters))
+        case AskMode.DEVICE_ONLY:
+            return device_only(request, Drafter(model), **meters._asdict())
+
+
+class _Meters(NamedTuple):
+    """What observes a session; field names are the sessions' parameters."""
+
+    clock: Clock
+    emit: Emit
+    statistics: Statistics
 
 
 async def _model_info(question: Question) -> ModelInfo:
@@ -122,16 +132,12 @@ async def _model_info(question: Question) -> ModelInfo:
         return await link.model_info()
 
 
-async def _edge_only(
-    question: Question, request: Request, model: Model, clock: Clock, emit: Emit
-) -> Done:
+async def _edge_only(question: Question, request: Request, model: Model, meters: _Meters) -> Done:
     async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
-        return await edge_only(request, model.tokenizer, link, clock=clock, emit=emit)
+        return await edge_only(request, model.tokenizer, link, **meters._asdict())
 
 
-async def _speculate(
-    question: Question, request: Request, model: Model, clock: Clock, emit: Emit
-) -> Done:
+async def _speculate(question: Question, request: Request, model: Model, meters: _Meters) -> Done:
     with ThreadPoolExecutor(1, "draft") as executor:
         async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
             session = Session(
@@ -143,8 +149,7 @@ async def _speculate(
                 ),
                 length=FixedLength(question.draft_length),
                 executor=executor,
-                clock=clock,
-                emit=emit,
+                **meters._asdict(),
             )
             return await session.run()
 

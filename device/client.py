@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ import typer
 
 from .. import __version__
 from ..common.errors import CovspecError, InvalidRequest
+from ..common.loader import Device
 from ..common.messages import Correction
 from ..common.model import Model
 from ..common.sampling import Sampling
@@ -35,6 +37,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"auto_envvar_prefix": "COVSPEC", "help_option_names": ["-h", "--help"]},
 )
+#: Environment variables are named once, in the epilog.
+_option = partial(typer.Option, show_envvar=False)
 _Q = Question(query="?")
 
 
@@ -54,73 +58,71 @@ def _version(show: bool) -> None:
 
 @app.command(epilog=_EPILOG)
 def command(
-    query: Annotated[str, typer.Option(help="The question.")],
-    image: Annotated[Path | None, typer.Option(help="JPEG, PNG, WebP, GIF, BMP or TIFF.")] = None,
-    edge: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the edge is.")] = _Q.edge,
+    query: Annotated[str, _option(help="The question.")],
+    image: Annotated[Path | None, _option(help="JPEG, PNG, WebP, GIF, BMP or TIFF.")] = None,
+    edge: Annotated[str, _option(metavar="HOST:PORT", help="Where the edge is.")] = _Q.edge,
     mode: Annotated[
-        AskMode, typer.Option(help="Both together, the target alone, or the draft model alone.")
+        AskMode, _option(help="Both together, the target alone, or the draft model alone.")
     ] = _Q.mode,
-    json_: Annotated[
-        bool, typer.Option("--json", help="One JSON object at the end instead of text.")
+    json: Annotated[
+        bool, _option("--json", help="One JSON object at the end instead of text.")
     ] = False,
     jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="One JSON event a line instead of text.")
+        bool, _option("--jsonl", help="One JSON event a line instead of text.")
     ] = False,
     show_speculation: Annotated[
         bool,
-        typer.Option(
+        _option(
             "--show-speculation",
             help="Accepted green, rejected struck out in red, corrected yellow, bonus cyan.",
         ),
     ] = False,
     max_new_tokens: Annotated[
-        int, typer.Option(help="Tokens to decode at most.")
+        int, _option(help="Tokens to decode at most.")
     ] = _Q.sampling.max_new_tokens,
     temperature: Annotated[
-        float, typer.Option(help="0 is greedy; else 0.01 … 100.")
+        float, _option(help="0 is greedy; else 0.01 … 100.")
     ] = _Q.sampling.temperature,
     top_p: Annotated[
-        float, typer.Option(help="Keep the most probable tokens that have this probability.")
+        float, _option(help="Keep the most probable tokens that have this probability.")
     ] = _Q.sampling.top_p,
     top_k: Annotated[
-        int, typer.Option(help="Keep so many of the most probable tokens; 0 keeps all.")
+        int, _option(help="Keep so many of the most probable tokens; 0 keeps all.")
     ] = _Q.sampling.top_k,
-    seed: Annotated[
-        int, typer.Option(help="The same seed gives the same answer.")
-    ] = _Q.sampling.seed,
+    seed: Annotated[int, _option(help="The same seed gives the same answer.")] = _Q.sampling.seed,
     ignore_stop: Annotated[
-        bool, typer.Option("--ignore-stop", help="Decode past stop tokens, up to the cap.")
+        bool, _option("--ignore-stop", help="Decode past stop tokens, up to the cap.")
     ] = False,
     draft_model: Annotated[
-        str, typer.Option(help="Alias, local folder, hub id, or table:FILE.npz.")
+        str, _option(help="Alias, local folder, hub id, or table:FILE.npz.")
     ] = _Q.draft_model,
     draft_length: Annotated[
-        int, typer.Option(help="Tokens to draft in a round; 0 lets the edge decode.")
+        int, _option(help="Tokens to draft in a round; 0 lets the edge decode.")
     ] = _Q.draft_length,
     correction: Annotated[
-        Correction, typer.Option(help="How a rejected token is replaced when sampling.")
+        Correction, _option(help="How a rejected token is replaced when sampling.")
     ] = _Q.correction,
     visual_tokens: Annotated[
-        int, typer.Option(help="Visual tokens that the draft model sees; 0: all.")
+        int, _option(help="Visual tokens that the draft model sees; 0: all.")
     ] = _Q.visual_tokens,
     selector: Annotated[
         SelectorName | None,
-        typer.Option(help="Which visual tokens those are; topk when a number is given."),
+        _option(help="Which visual tokens those are; topk when a number is given."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = _Q.device,
+    device: Annotated[Device, _option(help="Where the draft model runs.")] = _Q.device,
     num_threads: Annotated[
-        int, typer.Option(help="CPU threads of the draft model; 0: all cores.")
+        int, _option(help="CPU threads of the draft model; 0: all cores.")
     ] = _Q.num_threads,
     timeout_s: Annotated[
-        float, typer.Option(help="Longest wait for any one answer of the edge.")
+        float, _option(help="Longest wait for any one answer of the edge.")
     ] = _Q.timeout_s,
-    color: Annotated[Color, typer.Option(help="auto heeds pipes and NO_COLOR.")] = Color.AUTO,
+    color: Annotated[Color, _option(help="auto heeds pipes and NO_COLOR.")] = Color.AUTO,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, _option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Ask a large vision-language model at the edge; a small one here drafts the answer."""
-    if json_ + jsonl + show_speculation > 1:
+    if json + jsonl + show_speculation > 1:
         raise InvalidRequest("--json, --jsonl and --show-speculation exclude each other")
     question = Question(
         query=query,
@@ -139,15 +141,20 @@ def command(
     )
 
     def make_output(model: Model) -> Emit:
-        if json_ or jsonl:
-            return JsonOutput(only_done=json_)
+        if json or jsonl:
+            return JsonOutput(only_done=json)
         if show_speculation:
             out = console(color.value, stderr=False)
             return SpeculationOutput(out, model.tokenizer, model.stop_ids)
         return TextOutput()
 
-    done = ask(question, make_output)
-    if not (json_ or jsonl):
+    try:
+        done = ask(question, make_output)
+    except BrokenPipeError:
+        # Nobody reads on; without this the interpreter would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(_CLOSED_PIPE) from None
+    if not (json or jsonl):
         console(color.value, stderr=True).print(card(done))
 
 
@@ -164,10 +171,6 @@ def _run() -> int:
         return _complain(str(error), error.exit_code)
     except typer.TyperException as error:
         return _complain(error.format_message(), InvalidRequest.exit_code)
-    except BrokenPipeError:
-        # Nobody reads on; without this the interpreter would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _CLOSED_PIPE
 
 
 def _complain(message: str, exit_code: int) -> int:

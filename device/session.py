@@ -53,6 +53,7 @@ class Session:
         executor: Executor,
         clock: Clock,
         emit: Emit,
+        statistics: Statistics | None = None,
     ) -> None:
         self._request = request
         self._drafter = drafter
@@ -63,7 +64,7 @@ class Session:
         self._clock = clock
         self._emit = emit
         self._corrector: Corrector = corrector(request.correction, request.sampling)
-        self._statistics = Statistics()
+        self._statistics = statistics or Statistics()
         self._round = 0
         #: The correction that the device drew itself and has yet to send.
         self._own_correction: int | None = None
@@ -88,8 +89,8 @@ class Session:
     async def _one_round(self, stream: DecodeStream) -> None:
         committed_len = len(self._answer.ids)
         tokens, draft_s = await self._draft(committed_len)
-        await stream.send(self._message(committed_len, tokens, draft_s))
         sent = self._clock.now()
+        await stream.send(self._message(committed_len, tokens, draft_s))
         verdict = await receive_verdict(stream, self._round)
         wait_s = self._clock.now() - sent
         check_verdict(verdict, committed_len, len(tokens), self._drafter.model.vocab_size)

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from fakes import HistoryModel
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -14,8 +15,6 @@ from covspec.common.errors import NonFinite
 from covspec.common.prompt import Prompt
 from covspec.device.correction import DraftToken
 from covspec.device.drafter import Drafter
-
-from .fakes import HistoryModel
 
 PROMPT = Prompt((1, 2, 3, 4))
 PICTURE = Prompt((1, 2, 31, 3, 4), image_position=2)
@@ -131,10 +130,10 @@ def test_the_cap_bounds_the_row() -> None:
     assert drafter.room == 3
 
 
-def test_nan_says_which_model() -> None:
+def test_nan_says_which_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = HistoryModel()
     drafter = Drafter(model)
     drafter.prefill(PROMPT, (), 8)
-    model.logits = lambda entries: np.full(32, np.nan, np.float32)  # type: ignore[method-assign]
+    monkeypatch.setattr(model, "logits", lambda entries: np.full(32, np.nan, np.float32))
     with pytest.raises(NonFinite, match="draft model history"):
         drafter.propose(1, greedy)

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from devices import decode_at_edge, request, speculate
+from edges import running_edge
 
 from covspec.common.messages import Correction, Finish
 from covspec.common.table import TableModel
 from covspec.device.events import Event, Judged
-
-from .devices import decode_at_edge, request, speculate
-from .edges import running_edge
 
 V = 24
 SAMPLED = {"temperature": 1.0, "seed": 11}

@@ -10,6 +10,8 @@ from dataclasses import replace
 import grpc
 import numpy as np
 import pytest
+from devices import PROMPT, decode_at_edge, request, speculate
+from fakes import LIMITS, GreedyEdge, HistoryModel, ScriptedEdge, ScriptStream, Tamper
 from PIL import Image
 
 from covspec.common.errors import (
@@ -34,9 +36,6 @@ from covspec.device.events import Committed, Drafted, Event
 from covspec.device.length import RoundOutcome
 from covspec.device.selection import KeepRandom, KeepTopK
 from covspec.protos import verify_pb2 as pb
-
-from .devices import PROMPT, decode_at_edge, request, speculate
-from .fakes import LIMITS, GreedyEdge, HistoryModel, ScriptedEdge, ScriptStream, Tamper
 
 ENTRIES = HistoryModel().prompt_entries(PROMPT.ids)
 
