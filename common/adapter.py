@@ -101,7 +101,8 @@ def take_decoder(
     """
     text = model.model.language_model
     config = text.config
-    if config.hidden_act != "silu" or any(t != "full_attention" for t in config.layer_types or ()):
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if config.hidden_act != "silu" or kinds != {"full_attention"}:
         raise ModelError("language models with sliding windows or other activations are not known")
     if model.lm_head.out_features < vocab_size:
         raise ModelError(

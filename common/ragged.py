@@ -18,6 +18,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 #: Attended entries are rounded up to a multiple of this (16 floats are one AVX-512 register).
 ENTRY_MULTIPLE = 16
+#: Queries that the CPU kernel takes at a time, or a divisor of it; the last block may be smaller.
+QUERY_BLOCK = 32
 #: A step of more tokens is attended to alone: its mask and padding would cost its neighbours.
 LONG_STEP = 32
 
@@ -78,6 +80,7 @@ class KVRows:
     ) -> None:
         row_len = -(-row_len // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
         self.num_rows, self.row_len, self.kv_heads = num_rows, row_len, kv_heads
+        #: Smaller blocks of queries take other kernels.
         self._min_queries = 2 if head_dim <= 32 else 4 if head_dim <= 64 else 8
         self._device = device
         shape = (num_layers, num_rows * row_len + 1, 2 * kv_heads, head_dim)
@@ -130,7 +133,8 @@ class KVRows:
     def _group(self, spans: Sequence[Span], token: int, padding: int) -> Group:
         lengths = [span.length for span in spans]
         lengths[-1] += padding
-        width = max(*lengths, self._min_queries)
+        width = max(lengths)
+        width += max(0, self._min_queries - (width - 1) % QUERY_BLOCK - 1)
         entries = -(-max(s.start + s.length for s in spans) // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
         # Padding repeats a row's last token, mask and all.
         visible = [span.start + min(i, span.length - 1) for span in spans for i in range(width)]
