@@ -44,12 +44,7 @@ def command(
     """Start an edge, ask it about a picture, and show what speculation saved."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the edge is stopped, too
     began = time.perf_counter()
-    if (image is None) != (query is None):
-        raise typer.BadParameter("--image and --query go together")
-    known = samples()
-    if not 0 <= sample < len(known):
-        raise typer.BadParameter(f"there are 0 to {len(known) - 1}", param_hint="--sample")
-    picture, question = image or known[sample].image, query or known[sample].question
+    picture, question, truth = _chosen(sample, image, query)
     asked = ("--image", str(picture), "--query", question, "--draft-model", draft_model)
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -57,8 +52,8 @@ def command(
     with running_edge("--model", model) as edge:
         console.print(f"ready on {edge.address} after {edge.ready_s:.1f} s", style="dim")
         console.print(f"\npicture   {picture}\nquestion  {question}")
-        if image is None:
-            console.print(f"truth     {known[sample].answer}")
+        if truth:
+            console.print(f"truth     {truth}")
         console.print(
             "answer    accepted drafts green, rejected red, corrections yellow, bonus cyan\n"
         )
@@ -68,6 +63,18 @@ def command(
     console.print()
     console.print(_costs(speculative, edge_only))
     console.print(f"\nthe whole demo took {time.perf_counter() - began:.1f} s", style="dim")
+
+
+def _chosen(sample: int, image: Path | None, query: str | None) -> tuple[Path, str, str]:
+    """Picture, question and true answer, the last empty where it is not known."""
+    if image is not None and query is not None:
+        return image, query, ""
+    if image is not None or query is not None:
+        raise typer.BadParameter("--image and --query go together")
+    known = samples()
+    if not 0 <= sample < len(known):
+        raise typer.BadParameter(f"there are 0 to {len(known) - 1}", param_hint="--sample")
+    return known[sample].image, known[sample].question, known[sample].answer
 
 
 def _costs(speculative: dict[str, Any], edge_only: dict[str, Any]) -> Table:
