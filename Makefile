@@ -30,8 +30,9 @@ demo: $(STAMP) ## Start an edge, ask it about a picture, and show what speculati
 test: $(STAMP) ## Run the tests, without those marked slow or gpu
 	@$(BIN)/python -m pytest -q -m 'not slow and not gpu'
 
-soak: $(STAMP) ## Run the tests marked slow: many draws, many questions, long sessions
+soak: $(STAMP) ## Run the tests marked slow, then half an hour of clients that come, go and get killed
 	@$(BIN)/python -m pytest -q -m 'slow and not gpu' --timeout 3600
+	@$(BIN)/covspec bench soak
 
 check: $(STAMP) $(TYPES) ## Check style, types, import rules and protocol; changes no file of the source
 	@echo '== ruff'
@@ -61,7 +62,7 @@ protos: $(STAMP) ## Generate the stubs beside the .proto files
 types: $(TYPES) ## Link build/types/covspec to this folder, where type checkers look for the package
 
 bench: $(STAMP) ## Measure; writes JSON and plots to bench/results/
-	@for name in pair decode wire startup; do $(BIN)/covspec bench $$name; done
+	@for name in pair decode int8 verify wire startup; do $(BIN)/covspec bench $$name; done
 
 clean: ## Remove what was built and all caches; keeps .venv
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
