@@ -35,6 +35,7 @@ class ServerConfig:
     idle_timeout_s: float = 120.0
     shutdown_timeout_s: float = 10.0
     port_file: Path | None = None
+    metrics_port: int | None = None
 
     def __post_init__(self) -> None:
         if self.batching not in ("continuous", "rounds"):
@@ -46,6 +47,8 @@ class ServerConfig:
                 f"--host {self.host} can be reached from other machines without encryption: use 127.0.0.1, "
                 "or say --insecure if the network is trusted"
             )
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
+            raise InvalidRequest(f"--metrics-port must be 0 … 65535, not {self.metrics_port}")
         for flag, value, least in (
             ("--max-num-seqs", self.max_num_seqs, 1),
             ("--max-num-queued-reqs", self.max_num_queued_reqs, 0),

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Annotated
+from wsgiref.simple_server import WSGIServer
 
 import grpc
 import grpc.aio
@@ -28,6 +29,7 @@ from ..protos import verify_pb2, verify_pb2_grpc
 from .batcher import Batcher, Batching
 from .config import ServerConfig
 from .engine import Engine, EngineConfig
+from .metrics import serve_metrics
 from .service import VerifierService
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,8 @@ class EdgeServer:
     def __init__(self, config: ServerConfig, model: Model | None = None) -> None:
         self.config = config
         self.port = 0
+        self.metrics_port = 0
+        self._metrics: WSGIServer | None = None
         self.engine: Engine | None = None
         self._model = model
         self._server = grpc.aio.server(options=GRPC_OPTIONS)
@@ -92,6 +96,8 @@ class EdgeServer:
         self._batcher.start()
         self.engine = Engine(model, self._batcher, self._engine_config(model))
         self._service.engine = self.engine
+        if c.metrics_port is not None:
+            self._metrics, self.metrics_port = serve_metrics(self.engine, c.host, c.metrics_port)
         await self._set_health(serving=True)
 
     async def stop(self) -> None:
@@ -105,6 +111,9 @@ class EdgeServer:
         await self._server.stop(0.1)
         if self._batcher is not None:
             await self._batcher.stop()
+        if self._metrics is not None:
+            await asyncio.to_thread(self._metrics.shutdown)
+            self._metrics.server_close()
         if self.engine is not None:
             self.engine.close()
 
@@ -204,6 +213,9 @@ async def serve(config: ServerConfig) -> None:
     if start.done():
         start.result()
         print(f"covspec edge ready on {server.address}", file=sys.stderr, flush=True)
+        if config.metrics_port is not None:
+            where = f"http://{config.host}:{server.metrics_port}/metrics"
+            print(f"metrics on {where}", file=sys.stderr, flush=True)
         if config.port_file is not None:
             config.port_file.write_text(f"{server.address}\n")
         await stop
@@ -279,6 +291,10 @@ def command(
     shutdown_timeout: Annotated[
         float, typer.Option(help="Seconds that running sessions get when stopping.")
     ] = _D.shutdown_timeout_s,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Serve Prometheus metrics over HTTP here; 0 takes a free one."),
+    ] = None,
     port_file: Annotated[Path | None, typer.Option(help="Write HOST:PORT here when ready.")] = None,
     log_level: Annotated[str, typer.Option(envvar="COVSPEC_LOG_LEVEL")] = "warning",
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
@@ -311,6 +327,7 @@ def command(
             idle_timeout_s=idle_timeout_s,
             shutdown_timeout_s=shutdown_timeout,
             port_file=port_file,
+            metrics_port=metrics_port,
         )
         asyncio.run(serve(config))
     except CovspecError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import numpy as np
+
 from covspec.common import wire
 from covspec.common.messages import (
     Correction,

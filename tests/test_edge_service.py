@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,20 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from edges import (
+    VOCAB,
+    Faulty,
+    drive,
+    edge_only,
+    garbage,
+    opening,
+    raw_channel,
+    raw_stream,
+    running_edge,
+    table,
+)
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from covspec.common import wire
 from covspec.common.errors import InvalidRequest
 from covspec.common.messages import (
@@ -33,19 +48,6 @@ from covspec.common.sampling import Sampling
 from covspec.edge.server import SERVICE, EdgeServer
 from covspec.edge.service import Stream
 from covspec.protos import verify_pb2 as pb
-from edges import (
-    VOCAB,
-    Faulty,
-    drive,
-    edge_only,
-    garbage,
-    opening,
-    raw_channel,
-    raw_stream,
-    running_edge,
-    table,
-)
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 Status = grpc.StatusCode
 
@@ -424,8 +426,8 @@ def _committed(edge: EdgeServer) -> int:
 
 async def test_health_answers_while_the_model_works() -> None:
     model = Slow(table())
+    model.gate.set()
     async with running_edge(model) as edge, raw_stream(edge.address) as raw:
-        model.gate.set()
         await raw.open(opening(table()))
         model.gate.clear()
         await raw.send(DRAFT)
@@ -467,6 +469,30 @@ async def test_a_broken_engine_stops_serving() -> None:
             if await _health(edge) == health_pb2.HealthCheckResponse.NOT_SERVING:
                 return
         raise AssertionError("health still says SERVING")
+
+
+async def test_metrics_tell_what_the_engine_did() -> None:
+    model = table()
+    async with running_edge(model, metrics_port=0) as edge:
+        truth = greedy_text(0, (1, 2, 3), 12)
+        message = opening(model, sampling=Sampling(max_new_tokens=12))
+        await drive(edge.address, message, lambda ids: truth[len(ids) : len(ids) + 3])
+        url = f"http://127.0.0.1:{edge.metrics_port}/metrics"
+
+        def scrape() -> str:
+            with urllib.request.urlopen(url) as response:
+                return str(response.read().decode())
+
+        lines = dict(
+            line.rsplit(" ", 1)
+            for line in (await asyncio.to_thread(scrape)).splitlines()
+            if not line.startswith("#")
+        )
+    assert float(lines["covspec_generation_tokens_total"]) == 12
+    assert float(lines["covspec_spec_decode_num_drafts_total"]) == 3
+    assert float(lines["covspec_spec_decode_num_accepted_tokens_total"]) == 9
+    assert float(lines["covspec_verify_per_session_seconds"]) > 0
+    assert float(lines['covspec_verify_batch_size_bucket{le="1.0"}']) == 3
 
 
 async def test_a_second_server_on_the_port_is_refused_by_name() -> None:
