@@ -63,7 +63,11 @@ def load_internvl(
     folder: Path, dtype: torch.dtype, device: torch.device, bitsandbytes: bool
 ) -> InternVLForConditionalGeneration:
     """Loads a native InternVL checkpoint onto its device, for inference."""
-    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "local_files_only": True,
+        "output_loading_info": True,
+    }
     if bitsandbytes:
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_8bit=True, llm_int8_skip_modules=list(_NOT_INT8)
@@ -71,16 +75,23 @@ def load_internvl(
         options["device_map"] = {"": str(device)}
     try:
         with _quiet():
-            model = InternVLForConditionalGeneration.from_pretrained(folder, **options)
+            loaded: Any = InternVLForConditionalGeneration.from_pretrained(folder, **options)
     except ImportError as error:
         raise ModelError(f"INT8 by bitsandbytes is not possible here: {error}") from error
     except Exception as error:  # the library raises OSError, ValueError, RuntimeError, ...
         raise ModelError(f"{folder} cannot be loaded: {error}") from error
+    model: InternVLForConditionalGeneration
+    model, info = loaded
+    # Transformers would fill what is missing with random numbers.
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ModelError(f"{folder} lacks {len(missing)} weights: {', '.join(missing[:3])}, ...")
     if not bitsandbytes:
         # An 8-bit model must stay where it was loaded.
         model.to(device)  # type: ignore[arg-type]
     model.requires_grad_(False)
-    return model.eval()  # type: ignore[no-any-return]
+    model.eval()
+    return model
 
 
 def linear_names(model: nn.Module) -> dict[str, bool]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .chat import PictureTokens, chat_format, read_template
-from .errors import CovspecError, ModelError
+from .errors import CovspecError, InvalidRequest, ModelError
 from .model import Model, Step
+from .prompt import TextSide
 from .tiles import read_tile_settings
 from .tokenizer import Tokenizer
 from .zoo import resolve
@@ -21,9 +22,9 @@ if TYPE_CHECKING:  # table models must load without torch
 
 logger = logging.getLogger(__name__)
 
-Quantization = Literal["auto", "int8", "int8-weight-only", "none"]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Device = Literal["cpu", "cuda", "mps"]
+QUANTIZATIONS = ("auto", "int8", "int8-weight-only", "none")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("cpu", "cuda", "mps")
 
 _TABLE = "table:"
 #: Turn ends of known chat templates; they end an answer even where no config says so.
@@ -34,9 +35,9 @@ _PICTURE = PictureTokens("<IMG_CONTEXT>", "<img>", "</img>")
 def load_model(
     spec: str,
     *,
-    quantization: Quantization = "auto",
-    dtype: Dtype = "auto",
-    device: Device = "cpu",
+    quantization: str = "auto",
+    dtype: str = "auto",
+    device: str = "cpu",
     num_threads: int | None = None,
     allow_download: bool = False,
 ) -> Model:
@@ -46,12 +47,50 @@ def load_model(
     is bfloat16 on CUDA and float32 elsewhere. num_threads: torch's threads on the CPU, for the
     whole process; None leaves torch's choice. allow_download: may ask the hub.
     """
+    for flag, value, known in (
+        ("quantization", quantization, QUANTIZATIONS),
+        ("dtype", dtype, DTYPES),
+        ("device", device, DEVICES),
+    ):
+        if value not in known:
+            raise InvalidRequest(f"{flag} {value!r} is not known; known: {', '.join(known)}")
     if spec.startswith(_TABLE):
         from .table import load_table
 
         return load_table(spec)
     folder = resolve(spec, allow_download=allow_download)
     return _load_torch(folder, spec, quantization, dtype, device, num_threads)
+
+
+def load_text_side(spec: str, *, allow_download: bool = False) -> TextSide:
+    """Loads what prompts and answers of a model are made of; no weights, no torch."""
+    if spec.startswith(_TABLE):
+        table = load_model(spec)
+        return TextSide(
+            table.name,
+            table.tokenizer,
+            table.chat,
+            table.stop_ids,
+            table.image_token_id,
+            table.max_model_len,
+        )
+    folder = resolve(spec, allow_download=allow_download)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        image_token_id = config.get("image_token_id")
+        text = config.get("text_config") or config
+        max_model_len = int(text["max_position_embeddings"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder}/config.json cannot be read: {error}") from error
+    tokenizer = Tokenizer.from_folder(folder)
+    return TextSide(
+        spec,
+        tokenizer,
+        chat_format(read_template(folder), _PICTURE, _template_variables(folder)),
+        frozenset(_tokenizer_stops(folder, tokenizer)),
+        None if image_token_id is None else int(image_token_id),
+        max_model_len,
+    )
 
 
 def self_test(model: Model) -> None:
@@ -89,9 +128,9 @@ def self_test(model: Model) -> None:
 def _load_torch(
     folder: Path,
     spec: str,
-    quantization: Quantization,
-    dtype: Dtype,
-    device: Device,
+    quantization: str,
+    dtype: str,
+    device: str,
     num_threads: int | None,
 ) -> Model:
     try:
@@ -166,7 +205,7 @@ def _device(device: str) -> torch.device:
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
     }
-    if not available.get(device, False):
+    if not available[device]:
         here = ", ".join(name for name, there in available.items() if there)
         raise ModelError(f"this machine has no device {device!r}; it has: {here}")
     return torch.device(device)
@@ -176,11 +215,9 @@ def _dtype(dtype: str, device: torch.device) -> torch.dtype:
     import torch
 
     if dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype not in known:
-        raise ModelError(f"dtype {dtype!r} is not known; known: auto, {', '.join(known)}")
-    return known[dtype]
+        dtype = "bfloat16" if device.type == "cuda" else "float32"
+    number: torch.dtype = getattr(torch, dtype)
+    return number
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 
+from .chat import ChatFormat
 from .errors import InvalidRequest, TooLong
 from .model import Model
+from .tokenizer import Tokenizer
 
 # Characters with an ink-less glyph that Unicode does not class as space or format.
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
@@ -23,7 +25,21 @@ class Prompt:
     image_position: int | None = None
 
 
-def build_prompt(model: Model, query: str, has_image: bool, limit: int | None = None) -> Prompt:
+@dataclass(frozen=True, slots=True)
+class TextSide:
+    """What a model's prompts and answers are made of, without its weights; fields as in `Model`."""
+
+    name: str
+    tokenizer: Tokenizer
+    chat: ChatFormat
+    stop_ids: frozenset[int]
+    image_token_id: int | None
+    max_model_len: int
+
+
+def build_prompt(
+    model: Model | TextSide, query: str, has_image: bool, limit: int | None = None
+) -> Prompt:
     """Encodes a query for a model.
 
     limit: longest context in tokens; the model's own when None. The picture counts as one token
