@@ -14,10 +14,10 @@ from typing import NamedTuple
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import Incompatible, InvalidImage, InvalidRequest
 from ..common.image import load_image, read_image
-from ..common.loader import Device, load_model
+from ..common.loader import load_model, load_text_side
 from ..common.messages import Correction, ModelInfo
 from ..common.model import Model
-from ..common.prompt import build_prompt, is_blank
+from ..common.prompt import TextSide, build_prompt, is_blank
 from ..common.sampling import Sampling
 from ..common.wire import MAX_DRAFT_LENGTH, SUPPORTED_VERSIONS
 from .alone import device_only, edge_only
@@ -53,7 +53,7 @@ class Question:
     correction: Correction = Correction.LOGITS
     selector: SelectorName | None = None
     visual_tokens: int = 0
-    device: Device = "cpu"
+    device: str = "cpu"
     num_threads: int = 0
     timeout_s: float = 60.0
 
@@ -75,8 +75,8 @@ class Question:
         make_selector(self.selector, self.visual_tokens, self.sampling.seed)
 
 
-#: Makes the sink of events, once the model that speaks is known.
-MakeOutput = Callable[[Model], Emit]
+#: Makes the sink of events, once it is known whose tokens they hold.
+MakeOutput = Callable[[Model | TextSide], Emit]
 
 
 def ask(question: Question, make_output: MakeOutput, clock: Clock | None = None) -> Done:
@@ -92,29 +92,27 @@ def ask(question: Question, make_output: MakeOutput, clock: Clock | None = None)
 
     statistics = Statistics()
     begin = clock.now()
-    model = load_model(
-        question.draft_model,
-        quantization="none",
-        device=question.device,
-        num_threads=question.num_threads or None,
-    )
+    if question.mode is AskMode.EDGE_ONLY:
+        speaker: Model | TextSide = load_text_side(question.draft_model)
+    else:
+        speaker = model = _load_draft(question)
     statistics.spend(load=clock.now() - begin)
     if question.mode is not AskMode.DEVICE_ONLY:
-        _check_tokenizer(info, model, question)
+        _check_tokenizer(info, speaker, question)
 
     request = Request(
-        prompt=build_prompt(model, question.query, image is not None, limit),
+        prompt=build_prompt(speaker, question.query, image is not None, limit),
         sampling=question.sampling,
         correction=question.correction,
         image=image,
         image_bytes=image_bytes,
     )
-    meters = _Meters(clock, make_output(model), statistics)
+    meters = _Meters(clock, make_output(speaker), statistics)
     match question.mode:
         case AskMode.SPECULATIVE:
             return asyncio.run(_speculate(question, request, model, meters))
         case AskMode.EDGE_ONLY:
-            return asyncio.run(_edge_only(question, request, model, meters))
+            return asyncio.run(_edge_only(question, request, speaker, meters))
         case AskMode.DEVICE_ONLY:
             return device_only(request, Drafter(model), **meters._asdict())
 
@@ -127,14 +125,25 @@ class _Meters(NamedTuple):
     statistics: Statistics
 
 
+def _load_draft(question: Question) -> Model:
+    return load_model(
+        question.draft_model,
+        quantization="none",
+        device=question.device,
+        num_threads=question.num_threads or None,
+    )
+
+
 async def _model_info(question: Question) -> ModelInfo:
     async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
         return await link.model_info()
 
 
-async def _edge_only(question: Question, request: Request, model: Model, meters: _Meters) -> Done:
+async def _edge_only(
+    question: Question, request: Request, speaker: Model | TextSide, meters: _Meters
+) -> Done:
     async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
-        return await edge_only(request, model.tokenizer, link, **meters._asdict())
+        return await edge_only(request, speaker.tokenizer, link, **meters._asdict())
 
 
 async def _speculate(question: Question, request: Request, model: Model, meters: _Meters) -> Done:
@@ -174,8 +183,8 @@ def _check_edge(info: ModelInfo, question: Question, image_bytes: bytes) -> None
         )
 
 
-def _check_tokenizer(info: ModelInfo, model: Model, question: Question) -> None:
-    if model.tokenizer.fingerprint != info.tokenizer_fingerprint:
+def _check_tokenizer(info: ModelInfo, speaker: Model | TextSide, question: Question) -> None:
+    if speaker.tokenizer.fingerprint != info.tokenizer_fingerprint:
         raise Incompatible(
             f"{question.draft_model} and the edge's {info.model_names[0]} have different tokenizers: "
             "choose a --draft-model of the target's family"

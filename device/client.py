@@ -14,9 +14,9 @@ import typer
 
 from .. import __version__
 from ..common.errors import CovspecError, InvalidRequest
-from ..common.loader import Device
 from ..common.messages import Correction
 from ..common.model import Model
+from ..common.prompt import TextSide
 from ..common.sampling import Sampling
 from .ask import AskMode, Question, ask
 from .events import Emit
@@ -109,7 +109,9 @@ def command(
         SelectorName | None,
         _option(help="Which visual tokens those are; topk when a number is given."),
     ] = None,
-    device: Annotated[Device, _option(help="Where the draft model runs.")] = _Q.device,
+    device: Annotated[
+        str, _option(help="Where the draft model runs: cpu, cuda or mps.")
+    ] = _Q.device,
     num_threads: Annotated[
         int, _option(help="CPU threads of the draft model; 0: all cores.")
     ] = _Q.num_threads,
@@ -140,12 +142,12 @@ def command(
         timeout_s=timeout_s,
     )
 
-    def make_output(model: Model) -> Emit:
+    def make_output(speaker: Model | TextSide) -> Emit:
         if json or jsonl:
             return JsonOutput(only_done=json)
         if show_speculation:
             out = console(color.value, stderr=False)
-            return SpeculationOutput(out, model.tokenizer, model.stop_ids)
+            return SpeculationOutput(out, speaker.tokenizer, speaker.stop_ids)
         return TextOutput()
 
     try:
