@@ -15,7 +15,7 @@ from ..common.tiles import cut_tiles, read_tile_settings
 from ..common.zoo import resolve
 
 
-class _FirstToken(BaseStreamer):  # type: ignore[misc]
+class _FirstToken(BaseStreamer):
     """Notes when the first token came; the prompt comes before it."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ def command(
     """Verify time over batch and draft length, batching gain, engine overhead, a newcomer's prefill."""
     console = console_for(json)
     repeats = 8 if quick else 40
-    target = load_model(model, quantization=quantization, num_threads=num_threads)  # type: ignore[arg-type]
+    target = load_model(model, quantization=quantization, num_threads=num_threads)
     target.allocate(max(BATCHES), CONTEXT + MAX_DRAFT_LENGTH)
     grid = _measure_grid(target, repeats, console)
     fits = {k: _fit({b: grid[b, k] for b in BATCHES}) for k in LENGTHS}

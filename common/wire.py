@@ -112,7 +112,7 @@ def _enum_from(table: Mapping[E_, int], number: int, field: str) -> E_:
 
 
 def _features_from(numbers: Iterable[int]) -> frozenset[Feature]:
-    known = {value: member for member, value in _FEATURES.items()}
+    known: dict[int, Feature] = {value: member for member, value in _FEATURES.items()}
     return frozenset(known[n] for n in numbers if n in known)
 
 

@@ -198,7 +198,10 @@ class Batcher:
         with self._work:
             if self._stopping:
                 raise EdgeUnavailable("the edge is shutting down: try again later or elsewhere")
-            (self._rounds if isinstance(job, Round) else self._prefills).append(job)  # type: ignore[arg-type]
+            if isinstance(job, Round):
+                self._rounds.append(job)
+            else:
+                self._prefills.append(job)
             self._live[job.session.id].punctual = True
             self._work.notify()
 
@@ -230,7 +233,9 @@ class Batcher:
                     continue
                 rounds = [] if hold > 0 else self._take_rounds()
                 prefills = sorted(self._prefills, key=self._prefill_order)
-                self._running = frozenset(j.session.id for j in (*rounds, *prefills))
+                self._running = frozenset(
+                    [r.session.id for r in rounds] + [p.session.id for p in prefills]
+                )
                 return rounds, prefills
 
     def _hold_s(self) -> float:
@@ -363,7 +368,7 @@ class Batcher:
         error = EdgeUnavailable("the edge is shutting down: try again later or elsewhere")
         with self._work:
             self._stopping = True
-            jobs = [*self._rounds, *self._prefills]
+            jobs: list[Round | Prefill] = [*self._rounds, *self._prefills]
             self._rounds, self._prefills = [], []
             ready = [
                 (live.deliver, Outcome(job, error=error))

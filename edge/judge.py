@@ -9,7 +9,7 @@ so that the same round judged twice gives the same judgement, bit for bit, whate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,9 +95,9 @@ def candidates_from(
     return tuple(Candidate(w, float(p[w])) for w in ids)
 
 
-def _judge_picks(picks: Sequence[int] | object, draft: Draft) -> Judgement:
+def _judge_picks(picks: Iterable[int], draft: Draft) -> Judgement:
     """Accepts while the draft agrees with the target's own picks; the first other pick is the correction."""
-    picked = iter(picks)  # type: ignore[call-overload]
+    picked = iter(picks)
     for i, token in enumerate(draft.token_ids):
         pick = next(picked)
         if i >= draft.num_gated and pick != token:

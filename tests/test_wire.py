@@ -179,7 +179,7 @@ def _open(**fields: object) -> pb.DecodeRequest:
     request = wire.to_request(OPEN)
     for name, value in fields.items():
         if value is None:
-            request.open.ClearField(name)  # type: ignore[arg-type]
+            request.open.ClearField(name)
         elif name == "sampling":
             request.open.sampling.MergeFrom(value)  # type: ignore[arg-type]
         else:
