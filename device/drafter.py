@@ -154,5 +154,5 @@ class Drafter:
         except NonFinite as error:
             raise NonFinite(
                 f"the draft model {self.model.name} returned {error}: "
-                "try --dtype float32, another --draft-model, or --mode edge-only"
+                "choose another --draft-model, or --mode edge-only"
             ) from error

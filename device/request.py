@@ -9,6 +9,7 @@ from PIL import Image
 from ..common.messages import Correction, DeviceProfile, Feature, Mode, Open
 from ..common.prompt import Prompt
 from ..common.sampling import Sampling
+from ..common.wire import MAX_DRAFT_LENGTH
 
 FEATURES = frozenset({Feature.GO_AWAY, Feature.PLAN})
 
@@ -26,14 +27,7 @@ class Request:
     image: Image.Image | None = None
     image_bytes: bytes = b""
 
-    def to_open(
-        self,
-        mode: Mode,
-        tokenizer_fingerprint: bytes,
-        *,
-        activity_layers: int = 0,
-        max_draft_length: int = 0,
-    ) -> Open:
+    def to_open(self, mode: Mode, tokenizer_fingerprint: bytes, activity_layers: int = 0) -> Open:
         """The first message of its session."""
         wanted = FEATURES | ({Feature.ACTIVITY} if activity_layers else set())
         return Open(
@@ -44,7 +38,7 @@ class Request:
             image_position=self.prompt.image_position,
             mode=mode,
             correction=self.correction,
-            profile=DeviceProfile(max_draft_length=max_draft_length),
+            profile=DeviceProfile(max_draft_length=MAX_DRAFT_LENGTH),
             activity_layers=activity_layers,
             features=frozenset(wanted),
         )

@@ -106,7 +106,6 @@ class Session:
                 Mode.SPECULATIVE,
                 self._drafter.model.tokenizer.fingerprint,
                 activity_layers=ACTIVITY_LAYERS if self._selector.needs_activity else 0,
-                max_draft_length=self._length.length(),
             )
         )
         opened, _ = await asyncio.gather(self._greet(stream), self._look())

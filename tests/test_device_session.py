@@ -349,6 +349,46 @@ async def test_a_cancelled_session_is_cancelled_at_the_edge() -> None:
             await ended.wait()
 
 
+async def test_an_edge_that_dies_in_a_session_is_noticed_at_once() -> None:
+    dying = asyncio.Event()
+
+    async def script(stream: ScriptStream) -> None:
+        await _opened(stream)
+        await stream.receive()
+        dying.set()
+        await asyncio.Event().wait()
+
+    async with ScriptedEdge(script) as edge:
+        task = asyncio.create_task(speculate(edge.target, HistoryModel(), request()))
+        await dying.wait()
+    start = time.monotonic()
+    with pytest.raises(EdgeUnavailable):
+        await task
+    assert time.monotonic() - start < 5
+
+
+async def test_a_port_of_another_protocol_is_no_edge() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example ESMTP\r\n")
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(EdgeUnavailable, match="--edge|--timeout-s"):
+            await speculate(f"127.0.0.1:{port}", HistoryModel(), request(), timeout_s=3.0)
+
+
+async def test_a_prompt_that_does_not_fit_the_draft_is_noted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ScriptedEdge(GreedyEdge(HistoryModel())) as edge:
+        done = await speculate(edge.target, HistoryModel(max_model_len=2), request())
+    assert list(done.token_ids) == HistoryModel().answer(ENTRIES, 40)
+    assert "the edge decodes alone" in caplog.text
+
+
 async def test_the_device_ends_a_session_that_the_edge_let_run_on() -> None:
     script = GreedyEdge(HistoryModel(), tamper=lambda v: [replace(v, finish=None)])
     async with ScriptedEdge(script) as edge:
@@ -363,5 +403,4 @@ async def test_open_says_what_was_asked_for() -> None:
     opening = script.messages[0]
     assert isinstance(opening, Open)
     assert opening.sampling.seed == 7 and opening.prompt_ids == PROMPT.ids
-    assert opening.profile.max_draft_length == 3
     assert opening.tokenizer_fingerprint == HistoryModel().tokenizer.fingerprint
