@@ -119,8 +119,12 @@ class VerifierService(pb_grpc.VerifierServicer):
         except CovspecError as error:
             await _fail(stream, context, error)
         except asyncio.CancelledError:
-            # The client went away, or the server stops: gRPC has to see the cancellation.
-            raise
+            # The client went away, or the server stops: gRPC has to see the cancellation. One that comes from inside
+            # would leave the client waiting without a status.
+            if context.cancelled() or self._going_away is not None:
+                raise
+            logger.exception("a session was cancelled from inside")
+            await _fail(stream, context, EdgeFailure("the edge dropped this session"))
         except Exception:
             logger.exception("a session failed")
             await _fail(stream, context, EdgeFailure("the edge failed while serving this session"))

@@ -471,6 +471,20 @@ async def test_a_broken_engine_stops_serving() -> None:
         raise AssertionError("health still says SERVING")
 
 
+async def test_a_task_cancelled_inside_ends_with_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cancelled(*_: object) -> Verdict:
+        raise asyncio.CancelledError
+
+    model = table()
+    async with running_edge(model) as edge, raw_stream(edge.address) as raw:
+        await raw.open(opening(model))
+        assert edge.engine is not None
+        monkeypatch.setattr(edge.engine.batcher, "verify", cancelled)
+        await raw.send(DRAFT)
+        async with asyncio.timeout(1.0):
+            assert await raw.status() == (Status.INTERNAL, "INTERNAL")
+
+
 async def test_metrics_tell_what_the_engine_did() -> None:
     model = table()
     async with running_edge(model, metrics_port=0) as edge:
