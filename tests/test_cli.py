@@ -1,6 +1,7 @@
 """The `covspec` command itself: its table of subcommands, how it hands arguments on, how it fails."""
 
-import importlib
+import ast
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +15,11 @@ run = CliRunner().invoke
 
 @pytest.mark.parametrize("module", [module for module, _ in (cli.COMMANDS | cli.BENCHES).values()])
 def test_every_subcommand_has_its_function(module: str) -> None:
-    assert callable(importlib.import_module(f"covspec.bench.{module}").command)
+    """Read, not imported: half of them load torch."""
+    source = Path(cli.__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    (command,) = (function for function in functions if function.name == "command")
+    assert ast.get_docstring(command)
 
 
 def test_version() -> None:
