@@ -15,6 +15,7 @@ from ..common.errors import CovspecError
 # name: (module, one line of help)
 COMMANDS = {
     "demo": ("demo", "Start an edge, ask it about a picture, and show what speculation saved."),
+    "link": ("link", "A wireless link in user space between a device and an edge, for experiments."),
     "models": ("models", "List the models that have a short name, and which are on this machine."),
     "train-pair": ("train_pair", "Train the embedded model pair again, from its seed."),
 }
