@@ -39,11 +39,13 @@ class VisualTokens:
 class Pixels:
     """A picture cut into tiles, ready for the vision tower: float32 [tiles, 3, height, width], normalised.
 
-    Known before anything is computed, so that what can never fit is refused first.
+    Known before anything is computed, so that what can never fit is refused first. grid: columns and rows of tiles;
+    behind more than one comes a thumbnail of the whole picture.
     """
 
     tiles: NDArray[np.float32]
     num_visual_tokens: int
+    grid: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,12 @@ class Tokenizer:
         """Encodes what a user typed; the result never holds the id of an added token."""
         return [i for i in _encode(self._user, text) if i not in self._added_ids]
 
+    def locate_user(self, text: str) -> list[tuple[int, int, int]]:
+        """The ids of `encode_user`, each with the characters (begin, end) of the text that it stands for."""
+        encoding = _encoding(self._user, text)
+        pairs = zip(encoding.ids, encoding.offsets, strict=True)
+        return [(i, begin, end) for i, (begin, end) in pairs if i not in self._added_ids]
+
     def encode_control(self, text: str) -> list[int]:
         """Encodes the chat template's own text; control tokens in it become their ids."""
         return _encode(self._control, text)
@@ -122,12 +128,16 @@ class TextStream:
 
 
 def _encode(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    return list(_encoding(backend, text).ids)
+
+
+def _encoding(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"the text is not valid Unicode at character {error.start}") from error
     try:
-        return list(backend.encode(text, add_special_tokens=False).ids)
+        return backend.encode(text, add_special_tokens=False)
     except Exception as error:  # the library raises bare Exception
         raise InvalidRequest(f"the tokenizer cannot encode this text: {error}") from error
 

@@ -16,7 +16,7 @@ from .decoder import Decoder
 from .errors import InvalidRequest
 from .model import Pixels, Step, StepResult, VisualTokens
 from .ragged import KVRows, Span
-from .tiles import TileSettings, cut_tiles
+from .tiles import TileSettings, cut_tiles, tile_grid
 from .tokenizer import Tokenizer
 
 
@@ -72,7 +72,8 @@ class VisionLanguageModel:
         if self._vision is None:
             raise InvalidRequest(f"{self.name} reads text only; ask without a picture")
         tiles = cut_tiles(image, self._vision.settings)
-        return Pixels(tiles, len(tiles) * self._vision.tokens_per_tile)
+        grid = tile_grid(*image.size, self._vision.settings)
+        return Pixels(tiles, len(tiles) * self._vision.tokens_per_tile, grid)
 
     @torch.inference_mode()
     def encode_tiles(self, tiles: NDArray[np.float32]) -> VisualTokens:

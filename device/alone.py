@@ -17,10 +17,15 @@ from .drafter import Drafter
 from .edge_link import EdgeLink
 from .events import Emit
 from .request import Request
+from .selection import KeepAll, Selector
 from .statistics import Statistics
 from .verdict import broken, check_verdict, receive_opened, receive_verdict
+from .view import ActivitySource, ViewOptions, look
 
 DEVICE_ONLY = "device-only"
+_KEEP_ALL = KeepAll()
+#: How to choose visual tokens where no target is.
+ALONE = ViewOptions(activity=ActivitySource.DRAFT)
 
 
 async def edge_only(
@@ -72,6 +77,8 @@ def device_only(
     clock: Clock,
     emit: Emit,
     statistics: Statistics | None = None,
+    selector: Selector = _KEEP_ALL,
+    view: ViewOptions = ALONE,
 ) -> events.Done:
     """The draft model decodes, as the target would in `edge_only`; no edge is asked."""
     model, sampling = drafter.model, request.sampling
@@ -81,11 +88,13 @@ def device_only(
         drafter.see(request.image)
         statistics.spend(vision=clock.now() - start)
     begin = clock.now()
-    kept = tuple(range(drafter.num_visual_tokens))
+    context = look(drafter, request, selector, view)
+    kept = selector.select(context) if context.num_tokens else np.arange(0)
+    selected = clock.now()
     drafter.prefill(request.prompt, kept, sampling.max_new_tokens)
     prefilled = clock.now()
-    statistics.spend(prefill=prefilled - begin)
-    emit(events.Selected("all", len(kept), kept))
+    statistics.spend(select=selected - begin, prefill=prefilled - selected)
+    emit(events.Selected(selector.name, context.num_tokens, tuple(kept.tolist())))
     answer = Answer(model.tokenizer, sampling, model.stop_ids)
 
     def pick(logits: NDArray[np.float32], position: int) -> DraftToken:

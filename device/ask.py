@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,12 +24,19 @@ from ..common.wire import MAX_DRAFT_LENGTH, SUPPORTED_VERSIONS
 from .alone import device_only, edge_only
 from .drafter import Drafter
 from .edge_link import EdgeLink, check_target
-from .events import Done, Emit
+from .events import Done, Emit, Event, Selected
+from .keywords import AUTO
 from .length import FixedLength
 from .request import Request
-from .selection import SelectorName, make_selector
+from .selection import ACTIVITY_LAYERS, QUERY_WEIGHT, Selector, SelectorName, make_selector
+from .selection_picture import Cells, check_ending, save_selection
 from .session import Session
 from .statistics import Statistics
+from .view import ActivitySource, ViewOptions
+
+logger = logging.getLogger(__name__)
+
+_MOST_TOKENS = 1 << 20
 
 
 class AskMode(Enum):
@@ -41,7 +49,11 @@ class AskMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What `device-client` was asked for. num_threads 0: all cores; visual_tokens 0: all of them."""
+    """What `device-client` was asked for. num_threads 0: all cores; visual_tokens 0: all of them.
+
+    selection_lambda, selection_candidates and selection_rank are lambda, M and r of C(12)-C(15), where 0 for M and r
+    is what fits visual_tokens. activity None: the target's, or the draft's where no target is.
+    """
 
     query: str
     image: Path | None = None
@@ -53,6 +65,13 @@ class Question:
     correction: Correction = Correction.LOGITS
     selector: SelectorName | None = None
     visual_tokens: int = 0
+    selection_lambda: float = QUERY_WEIGHT
+    selection_candidates: int = 0
+    selection_rank: int = 0
+    activity: ActivitySource | None = None
+    activity_layers: int = ACTIVITY_LAYERS
+    keyword_pipeline: str = AUTO
+    save_selection: Path | None = None
     device: str = "cpu"
     num_threads: int = 0
     timeout_s: float = 60.0
@@ -63,7 +82,9 @@ class Question:
         check_target(self.edge)
         for flag, value, most in (
             ("--draft-length", self.draft_length, MAX_DRAFT_LENGTH),
-            ("--visual-tokens", self.visual_tokens, 1 << 20),
+            ("--visual-tokens", self.visual_tokens, _MOST_TOKENS),
+            ("--selection-candidates", self.selection_candidates, _MOST_TOKENS),
+            ("--selection-rank", self.selection_rank, _MOST_TOKENS),
             ("--num-threads", self.num_threads, 1 << 10),
         ):
             if not 0 <= value <= most:
@@ -72,7 +93,38 @@ class Question:
             raise InvalidRequest(
                 f"--timeout-s must be a positive number of seconds, not {self.timeout_s}"
             )
-        make_selector(self.selector, self.visual_tokens, self.sampling.seed)
+        self.make_selector()
+        alone = self.mode is AskMode.DEVICE_ONLY
+        if alone and self.activity is ActivitySource.TARGET:
+            raise InvalidRequest(
+                "--activity target is the edge's, and --mode device-only asks no edge: choose --activity draft"
+            )
+        if self.save_selection is not None:
+            check_ending(self.save_selection)
+            if self.image is None or self.mode is AskMode.EDGE_ONLY:
+                raise InvalidRequest(
+                    "--save-selection shows what the draft model sees of a picture: give --image, and another mode "
+                    "than edge-only"
+                )
+        _ = self.view
+
+    def make_selector(self) -> Selector:
+        """Chooses visual tokens as asked for."""
+        return make_selector(
+            self.selector,
+            self.visual_tokens,
+            self.sampling.seed,
+            query_weight=self.selection_lambda,
+            num_candidates=self.selection_candidates,
+            rank=self.selection_rank,
+        )
+
+    @property
+    def view(self) -> ViewOptions:
+        """What the selector is shown."""
+        alone = self.mode is AskMode.DEVICE_ONLY
+        default = ActivitySource.DRAFT if alone else ActivitySource.TARGET
+        return ViewOptions(self.activity or default, self.activity_layers, self.keyword_pipeline)
 
 
 #: Makes the sink of events, once it is known whose tokens they hold.
@@ -106,15 +158,26 @@ def ask(question: Question, make_output: MakeOutput, clock: Clock | None = None)
         correction=question.correction,
         image=image,
         image_bytes=image_bytes,
+        query=question.query,
     )
     meters = _Meters(clock, make_output(speaker), statistics)
-    match question.mode:
-        case AskMode.SPECULATIVE:
-            return asyncio.run(_speculate(question, request, model, meters))
-        case AskMode.EDGE_ONLY:
-            return asyncio.run(_edge_only(question, request, speaker, meters))
-        case AskMode.DEVICE_ONLY:
-            return device_only(request, Drafter(model), **meters._asdict())
+    if question.mode is AskMode.EDGE_ONLY:
+        return asyncio.run(_edge_only(question, request, speaker, meters))
+    watch = _Watch(meters.emit)
+    meters = meters._replace(emit=watch)
+    if question.mode is AskMode.DEVICE_ONLY:
+        done = device_only(
+            request,
+            Drafter(model),
+            selector=question.make_selector(),
+            view=question.view,
+            **meters._asdict(),
+        )
+    else:
+        done = asyncio.run(_speculate(question, request, model, meters))
+    if question.save_selection is not None:
+        _save_selection(question.save_selection, request, model, watch.selected)
+    return done
 
 
 class _Meters(NamedTuple):
@@ -123,6 +186,30 @@ class _Meters(NamedTuple):
     clock: Clock
     emit: Emit
     statistics: Statistics
+
+
+class _Watch:
+    """Remembers which visual tokens were chosen, and passes events on."""
+
+    def __init__(self, emit: Emit) -> None:
+        self.selected: Selected | None = None
+        self._emit = emit
+
+    def __call__(self, event: Event) -> None:
+        """Takes an event."""
+        if isinstance(event, Selected):
+            self.selected = event
+        self._emit(event)
+
+
+def _save_selection(path: Path, request: Request, model: Model, selected: Selected | None) -> None:
+    """Draws what the draft model saw, after the answer: nobody waits for it."""
+    assert request.image is not None and selected is not None, "a picture was looked at"
+    cells = Cells.of(model.prepare_image(request.image))
+    if cells is None:
+        logger.warning("%s has no visual tokens that could be drawn", model.name)
+        return
+    save_selection(path, request.image, cells, selected.kept, selected.selector)
 
 
 def _load_draft(question: Question) -> Model:
@@ -153,9 +240,8 @@ async def _speculate(question: Question, request: Request, model: Model, meters:
                 request,
                 Drafter(model),
                 link,
-                selector=make_selector(
-                    question.selector, question.visual_tokens, question.sampling.seed
-                ),
+                selector=question.make_selector(),
+                view=question.view,
                 length=FixedLength(question.draft_length),
                 executor=executor,
                 **meters._asdict(),

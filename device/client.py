@@ -22,6 +22,7 @@ from .ask import AskMode, Question, ask
 from .events import Emit
 from .output import JsonOutput, SpeculationOutput, TextOutput, card, console
 from .selection import SelectorName
+from .view import ActivitySource
 
 #: What a shell says of a program that a closed pipe ended: 128 + SIGPIPE.
 _CLOSED_PIPE = 141
@@ -107,7 +108,30 @@ def command(
     ] = _Q.visual_tokens,
     selector: Annotated[
         SelectorName | None,
-        _option(help="Which visual tokens those are; topk when a number is given."),
+        _option(help="Which visual tokens those are; covspec when a number is given."),
+    ] = None,
+    selection_lambda: Annotated[
+        float, _option(help="Weight of the query in a visual token's score; the rest is activity.")
+    ] = _Q.selection_lambda,
+    selection_candidates: Annotated[
+        int, _option(help="Visual tokens to preselect; 0: three for each that is kept.")
+    ] = _Q.selection_candidates,
+    selection_rank: Annotated[
+        int, _option(help="Rank of the preselected tokens; 0: half of those that are kept.")
+    ] = _Q.selection_rank,
+    activity: Annotated[
+        ActivitySource | None,
+        _option(help="Whose activity scores; target, or draft where there is none."),
+    ] = None,
+    activity_layers: Annotated[
+        int, _option(help="Last layers that the activity is averaged over.")
+    ] = _Q.activity_layers,
+    keyword_pipeline: Annotated[
+        str,
+        _option(help="spaCy pipeline that finds keywords; auto: an English one, or stop words."),
+    ] = _Q.keyword_pipeline,
+    save_selection: Annotated[
+        Path | None, _option(help="Draw the kept visual tokens over the picture: a PNG file.")
     ] = None,
     device: Annotated[
         str, _option(help="Where the draft model runs: cpu, cuda or mps.")
@@ -137,6 +161,13 @@ def command(
         correction=correction,
         selector=selector,
         visual_tokens=visual_tokens,
+        selection_lambda=selection_lambda,
+        selection_candidates=selection_candidates,
+        selection_rank=selection_rank,
+        activity=activity,
+        activity_layers=activity_layers,
+        keyword_pipeline=keyword_pipeline,
+        save_selection=save_selection,
         device=device,
         num_threads=num_threads,
         timeout_s=timeout_s,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..common.errors import NonFinite
+from ..common.errors import NonFinite, TooLong
 from ..common.model import FloatRows, Model, Step, VisualTokens
 from ..common.prompt import Prompt
 from .correction import DraftToken
@@ -46,6 +46,11 @@ class Drafter:
         return 0 if self._visual is None else self._visual.num_tokens
 
     @property
+    def visual(self) -> VisualTokens | None:
+        """The whole picture; None without one."""
+        return self._visual
+
+    @property
     def committed_len(self) -> int:
         """Output tokens committed so far."""
         return len(self._text) - 1
@@ -64,6 +69,26 @@ class Drafter:
         pixels = self.model.prepare_image(image)
         self._visual = self.model.encode_tiles(pixels.tiles)
         return self._visual.num_tokens
+
+    def activity(self, prompt: Prompt, layers: int) -> NDArray[np.float32]:
+        """The draft's own activity scores of all visual tokens, C(11), [N]. Takes a prefill of the whole picture.
+
+        layers: K. The row is written over: `prefill` comes after.
+        """
+        at = prompt.image_position
+        assert at is not None and self._visual is not None, "only pictures have activity scores"
+        end = at + self.num_visual_tokens
+        if end > self.model.max_model_len:
+            raise TooLong(
+                f"the picture's {self.num_visual_tokens} visual tokens do not fit the draft model's context "
+                f"of {self.model.max_model_len}: choose --activity target, or --selector random"
+            )
+        self.model.allocate(1, end)
+        if at:
+            self.model.forward([Step(self._row, 0, prompt.ids[:at])])
+        result = self.model.forward([Step(self._row, at, visual=self._visual)], layers)[0]
+        assert result.activity is not None, "a model returns the activity that it was asked for"
+        return result.activity
 
     def prefill(
         self, prompt: Prompt, kept: Sequence[int] | NDArray[np.int64], max_new_tokens: int

@@ -147,7 +147,7 @@ def card(done: events.Done) -> Table:
 
 def _phases(s: Statistics) -> str:
     """Phases in the order of a session; the edge's shares stand behind the wait that holds them."""
-    known = ("load", "open", "vision", "prefill", "draft", "wait", "correct")
+    known = ("load", "open", "vision", "select", "prefill", "draft", "wait", "correct")
     parts = {phase: _seconds(s.phases_s[phase]) for phase in known if phase in s.phases_s}
     if "wait" in parts and "verify" in s.phases_s:
         queue, verify = _seconds(s.phases_s["queue"]), _seconds(s.phases_s["verify"])

@@ -26,6 +26,8 @@ class Request:
     correction: Correction = Correction.LOGITS
     image: Image.Image | None = None
     image_bytes: bytes = b""
+    #: The question as the user typed it; visual tokens are chosen by it.
+    query: str = ""
 
     def to_open(self, mode: Mode, tokenizer_fingerprint: bytes, activity_layers: int = 0) -> Open:
         """The first message of its session."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -27,9 +28,10 @@ from .edge_link import DecodeStream, EdgeLink
 from .events import Emit
 from .length import LengthPolicy, RoundOutcome, clamp_length
 from .request import Request
-from .selection import ACTIVITY_LAYERS, Indices, Selector, VisualContext
+from .selection import Indices, Selector
 from .statistics import Statistics
 from .verdict import check_verdict, receive_opened, receive_verdict
+from .view import PAPER, ViewOptions, look
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +56,14 @@ class Session:
         clock: Clock,
         emit: Emit,
         statistics: Statistics | None = None,
+        view: ViewOptions = PAPER,
     ) -> None:
         self._request = request
         self._drafter = drafter
         self._link = link
         self._selector = selector
+        self._view = view
+        self._target_layers = view.target_layers(selector) if request.image_bytes else 0
         self._length = length
         self._executor = executor
         self._clock = clock
@@ -105,11 +110,11 @@ class Session:
             self._request.to_open(
                 Mode.SPECULATIVE,
                 self._drafter.model.tokenizer.fingerprint,
-                activity_layers=ACTIVITY_LAYERS if self._selector.needs_activity else 0,
+                activity_layers=self._target_layers,
             )
         )
         opened, _ = await asyncio.gather(self._greet(stream), self._look())
-        if self._selector.needs_activity:
+        if self._target_layers:
             await self._select(opened)
         self._statistics.spend(open=self._clock.now() - start)
         self._opened, self._round = opened, opened.round
@@ -133,17 +138,20 @@ class Session:
         image = self._request.image
         if image is not None:
             await self._timed("vision", lambda: self._drafter.see(image))
-        if not self._selector.needs_activity:
+        self._context, _ = await self._timed(
+            "select", lambda: look(self._drafter, self._request, self._selector, self._view)
+        )
+        if not self._target_layers:
             await self._select(None)
 
     async def _select(self, opened: Opened | None) -> None:
         """Chooses visual tokens and prefills the draft model with those alone, C(10)-C(15)."""
-        context = VisualContext(
-            self._drafter.num_visual_tokens, None if opened is None else opened.activity
-        )
+        context = self._context
+        if opened is not None:
+            context = replace(context, activity=opened.activity)
         self._kept: Indices = np.arange(0)
         if context.num_tokens:
-            self._kept = self._selector.select(context)
+            self._kept, _ = await self._timed("select", lambda: self._selector.select(context))
         prompt, cap = self._request.prompt, self._request.sampling.max_new_tokens
         fits, _ = await self._timed(
             "prefill", lambda: self._drafter.prefill(prompt, self._kept, cap)

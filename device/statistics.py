@@ -13,8 +13,8 @@ class Statistics:
     """Counts and seconds of one session.
 
     A *judged* token is one whose verdict was needed: the accepted ones and the first rejected one of each round.
-    Phases: open (Open sent to Opened), vision, prefill (the draft's own), draft, wait (draft sent to verdict),
-    correct; queue and verify are the edge's own shares of the wait.
+    Phases: open (Open sent to Opened), vision, select (of visual tokens), prefill (the draft's own), draft, wait (draft
+    sent to verdict), correct; queue and verify are the edge's own shares of the wait.
     """
 
     num_tokens: int = 0

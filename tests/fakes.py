@@ -81,7 +81,7 @@ class HistoryModel:
         return Pixels(np.zeros((1, 3, 2, 2), np.float32), self.num_visual_tokens)
 
     def encode_tiles(self, tiles: NDArray[np.float32]) -> VisualTokens:
-        return VisualTokens(np.arange(self.num_visual_tokens), self.num_visual_tokens)
+        return VisualTokens(np.arange(self.num_visual_tokens)[:, None], self.num_visual_tokens)
 
     def join(self, parts: Sequence[VisualTokens]) -> VisualTokens:
         embeds = np.concatenate([part.embeds for part in parts])
@@ -97,7 +97,9 @@ class HistoryModel:
         row = self._rows[step.row]
         assert step.start <= len(row), "a step leaves a gap in its row"
         assert step.start + step.num_tokens <= self._row_len, "a step is longer than its row"
-        what = step.token_ids if step.visual is None else [-1 - int(i) for i in step.visual.embeds]
+        what: Sequence[int] = step.token_ids
+        if step.visual is not None:
+            what = [-1 - int(i) for i in step.visual.embeds[:, 0]]
         first = range(step.start, step.start + step.num_tokens)
         positions = first if step.positions is None else step.positions.tolist()
         assert all(p < self.max_model_len for p in positions), "a position past the context"

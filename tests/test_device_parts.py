@@ -32,6 +32,7 @@ from covspec.device.edge_link import check_target
 from covspec.device.length import FixedLength, clamp_length
 from covspec.device.selection import (
     KeepAll,
+    KeepCovspec,
     KeepRandom,
     KeepTopK,
     SelectorName,
@@ -93,7 +94,8 @@ def test_all_keeps_all() -> None:
     "name,num_kept,kind",
     [
         (None, 0, KeepAll),
-        (None, 5, KeepTopK),
+        (None, 5, KeepCovspec),
+        (SelectorName.COVSPEC, 5, KeepCovspec),
         (SelectorName.ALL, 0, KeepAll),
         (SelectorName.TOPK, 5, KeepTopK),
         (SelectorName.RANDOM, 5, KeepRandom),
