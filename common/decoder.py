@@ -80,9 +80,10 @@ class Decoder:
     def __init__(self, weights: DecoderWeights) -> None:
         self.weights = weights
         half = weights.head_dim // 2
-        self._cos = weights.cos[:, None]
         # rotate_half(x) * sin == roll(x) * (-sin, sin)
-        self._sin = torch.cat([-weights.sin[:, :half], weights.sin[:, half:]], dim=1)[:, None]
+        sin = torch.cat([-weights.sin[:, :half], weights.sin[:, half:]], dim=1)
+        # [positions, 2, 1, head_dim]: one look-up a token, broadcast over heads.
+        self._rotary = torch.stack([weights.cos, sin], dim=1)[:, :, None]
 
     @property
     def max_positions(self) -> int:
@@ -104,14 +105,14 @@ class Decoder:
             a_i = 1/K sum_(l = L-K+1 ... L) || h_i^l - h_i^(l-1) ||_2   C(11)
         """
         w = self.weights
-        cos, sin = self._cos[positions], self._sin[positions]
+        cos, sin = self._rotary.index_select(0, positions).unbind(1)
         views = [rows.views(group) for group in pack.groups]
         first_active = len(w.layers) - activity_layers
         activity: Tensor | None = None
         for index, layer in enumerate(w.layers):
             before = hidden
             x = layer.input_norm(hidden)
-            qkv = layer.qkv(x).unflatten(1, (-1, w.head_dim))
+            qkv = layer.qkv(x).view(len(x), -1, w.head_dim)
             qk = qkv[:, : w.heads + w.kv_heads]
             if layer.qk_norm is not None:
                 qk.copy_(layer.qk_norm(qk))
@@ -123,10 +124,10 @@ class Decoder:
                 attend(query[group.tokens], *view[index], group)
                 for group, view in zip(pack.groups, views, strict=True)
             ]
-            hidden = hidden + layer.out(parts[0] if len(parts) == 1 else torch.cat(parts))
+            hidden = layer.out(parts[0] if len(parts) == 1 else torch.cat(parts), hidden)
             x = layer.mlp_norm(hidden)
             gate, up = layer.gate_up(x).chunk(2, dim=-1)
-            hidden = hidden + layer.down(functional.silu(gate).mul_(up))
+            hidden = layer.down(functional.silu(gate).mul_(up), hidden)
             if index >= first_active:
                 change = torch.linalg.vector_norm((hidden - before).float(), dim=-1)
                 activity = change if activity is None else activity + change

@@ -40,7 +40,8 @@ class Int8:
         self.bias = bias
         self._expanded = self.weight_t.to(weight.dtype) if weight.numel() < _SMALL else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Returns y, or residual + y."""
         if self._expanded is not None:
             y = torch.mm(x, self._expanded)
         elif x.device.type == "cpu":
@@ -49,7 +50,12 @@ class Int8:
             y = torch.cat([torch.mm(x, block.to(x.dtype)) for block in blocks], dim=1)
         else:
             y = torch.mm(x, self.weight_t.to(x.dtype))
-        return y.mul_(self.scale) if self.bias is None else torch.addcmul(self.bias, y, self.scale)
+        if residual is not None:
+            y = torch.addcmul(residual, y, self.scale)
+            return y if self.bias is None else y.add_(self.bias)
+        if self.bias is not None:
+            return torch.addcmul(self.bias, y, self.scale)
+        return y.mul_(self.scale)
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 class Projection(Protocol):
     """y = x W^T + b for x [tokens, inputs]."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Returns [tokens, outputs]."""
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Returns y, or residual + y, [tokens, outputs]."""
 
 
 class Dense:
@@ -29,10 +29,13 @@ class Dense:
         self.weight_t = transposed(weight)
         self.bias = bias
 
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.bias is None:
-            return torch.mm(x, self.weight_t)
-        return torch.addmm(self.bias, x, self.weight_t)
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if residual is not None:
+            y = torch.addmm(residual, x, self.weight_t)
+            return y if self.bias is None else y.add_(self.bias)
+        if self.bias is not None:
+            return torch.addmm(self.bias, x, self.weight_t)
+        return torch.mm(x, self.weight_t)
 
 
 class Modules:
@@ -41,9 +44,10 @@ class Modules:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.modules = list(modules)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         parts: list[Tensor] = [module(x) for module in self.modules]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        return y if residual is None else residual + y
 
 
 def transposed(weight: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class KVRows:
         row_len = -(-row_len // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
         self.num_rows, self.row_len, self.kv_heads = num_rows, row_len, kv_heads
         #: Smaller blocks of queries take other kernels.
-        self._min_queries = 2 if head_dim <= 32 else 4 if head_dim <= 64 else 8
+        self.min_queries = 2 if head_dim <= 32 else 4 if head_dim <= 64 else 8
         self._device = device
         shape = (num_layers, num_rows * row_len + 1, 2 * kv_heads, head_dim)
         self._store = torch.zeros(shape, dtype=dtype, device=device)
@@ -119,6 +119,14 @@ class KVRows:
             token = groups[-1].tokens.stop
         return Pack(torch.tensor(slots, device=self._device), groups)
 
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copies entries start ... stop - 1 of all layers from one row to another."""
+        assert 0 <= start <= stop <= self.row_len, (
+            f"{start} ... {stop} leaves rows of {self.row_len}"
+        )
+        self._rows[:, target, start:stop] = self._rows[:, source, start:stop]
+        self._written[target] = max(self._written[target], stop)
+
     def write(self, layer: int, pack: Pack, keys_values: Tensor) -> None:
         """Stores [T, 2 * kv_heads, head_dim]."""
         self._layers[layer].index_copy_(0, pack.slots, keys_values)
@@ -134,7 +142,7 @@ class KVRows:
         lengths = [span.length for span in spans]
         lengths[-1] += padding
         width = max(lengths)
-        width += max(0, self._min_queries - (width - 1) % QUERY_BLOCK - 1)
+        width += max(0, self.min_queries - (width - 1) % QUERY_BLOCK - 1)
         entries = -(-max(s.start + s.length for s in spans) // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
         # Padding repeats a row's last token, mask and all.
         visible = [span.start + min(i, span.length - 1) for span in spans for i in range(width)]
@@ -170,7 +178,8 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group) -> Tensor:
     """
     if group.queries is not None:
         query = query.index_select(0, group.queries)
-    rows = query.unflatten(0, (group.num_rows, -1)).transpose(1, 2)  # [R, heads, Q, head_dim]
+    # [R, heads, Q, head_dim]
+    rows = query.view(group.num_rows, -1, *query.shape[1:]).transpose(1, 2)
     out = scaled_dot_product_attention(rows, keys, values, attn_mask=group.mask, enable_gqa=True)
     flat = out.transpose(1, 2).flatten(2).flatten(0, 1)
     return flat if group.results is None else flat.index_select(0, group.results)

@@ -97,15 +97,21 @@ class VisionLanguageModel:
         return self._decoder.embed(self._ids(token_ids))
 
     @torch.inference_mode()
+    def copy_row(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copies entries of one row to the same places of another."""
+        assert self._rows is not None, "allocate() comes before copy_row()"
+        self._rows.copy(source, target, start, stop)
+
+    @torch.inference_mode()
     def forward(self, steps: Sequence[Step], activity_layers: int = 0) -> list[StepResult]:
         """One packed pass over all steps, in the order of their rows."""
         assert self._rows is not None, "allocate() comes before forward()"
         order = sorted(range(len(steps)), key=lambda i: steps[i].row)
         packed = [steps[i] for i in order]
         spans = [Span(step.row, step.start, step.num_tokens) for step in packed]
+        # A few lone tokens would take other kernels than the same tokens in company.
         tokens = sum(span.length for span in spans)
-        # A lone token would take another kernel than the same token in company.
-        padding = 1 if tokens == 1 else 0
+        padding = max(0, self._rows.min_queries - tokens)
         pack = self._rows.plan(spans, padding)
         hidden, activity = self._decoder.run(
             self._embeddings(packed, padding),
@@ -139,7 +145,7 @@ class VisionLanguageModel:
         if text:
             parts.append(self._decoder.embed(self._ids(text)))
         hidden = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return torch.cat([hidden, hidden]) if padding else hidden
+        return torch.cat([hidden, hidden[-1:].expand(padding, -1)]) if padding else hidden
 
     def _positions(self, steps: Sequence[Step], padding: int) -> Tensor:
         positions: list[int] = []
