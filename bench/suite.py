@@ -13,7 +13,7 @@ from ..common.model import Model
 from ..common.prompt import build_prompt
 from ..common.sampling import Sampling
 from ..common.scene import draw_scene, scene_from_seed
-from ..common.scene_question import FAMILIES, SceneQuestion, questions
+from ..common.scene_question import FAMILIES, SceneQuestion, is_right, questions
 from ..device.request import Request
 
 #: Seeds that neither training nor `bench pair` has seen.
@@ -23,11 +23,25 @@ MAX_NEW_TOKENS = 96
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One picture and one question about it. `png` is the picture as a user would give it."""
+    """One picture and one question about it, a ScoredExample. `png` is the picture as a user would give it."""
 
     question: SceneQuestion
     image: Image.Image
     png: bytes
+
+    @property
+    def text(self) -> str:
+        """The question as the user would type it."""
+        return self.question.text
+
+    @property
+    def image_bytes(self) -> bytes:
+        """The picture's file."""
+        return self.png
+
+    def score(self, answer: str) -> float:
+        """1 if the answer concludes rightly, else 0."""
+        return float(is_right(answer, self.question))
 
     def request(
         self,
