@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -119,9 +119,10 @@ def take_decoder(
         raise ModelError(
             f"the tokenizer has {vocab_size} entries, the head only {model.lm_head.out_features}"
         )
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     layers = []
     for index, layer in enumerate(text.layers):
-        layers.append(_take_layer(layer, fuse))
+        layers.append(_take_layer(layer, fuse, heads // kv_heads))
         text.layers[index] = nn.Identity()  # frees the weights that were joined
     embedding = text.embed_tokens.weight.detach()
     # Columns past the tokenizer's length are padding of the head: they are never computed.
@@ -134,10 +135,9 @@ def take_decoder(
         head=head,
         cos=cos,
         sin=sin,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=getattr(config, "head_dim", None)
-        or config.hidden_size // config.num_attention_heads,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=cos.shape[-1],
     )
     model.model.language_model = nn.Identity()
     model.lm_head = nn.Identity()
@@ -161,26 +161,43 @@ def stop_ids(model: InternVLForConditionalGeneration) -> set[int]:
     return found
 
 
-def _take_layer(layer: Any, fuse: Fuse | None) -> LayerWeights:
-    def project(modules: Sequence[nn.Linear]) -> Projection:
-        return Modules(modules) if fuse is None else fuse(*joined(modules))
-
+def _take_layer(layer: Any, fuse: Fuse | None, heads_per_key: int) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
+    head_dim = attention.head_dim
+    qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
+    gate_up = [mlp.gate_proj, mlp.up_proj]
+    heads, kv_heads = (module.out_features // head_dim for module in qkv[:2])
+    # Query heads in the order that KVRows wants; keys and values follow as they are.
+    features = torch.arange(sum(m.out_features for m in qkv), device=qkv[0].weight.device)
+    queries = features[: heads * head_dim].view(kv_heads, heads_per_key, head_dim)
+    order = queries.transpose(0, 1).flatten()
+    all_order = torch.cat([order, features[heads * head_dim :]])
+    if fuse is None:
+        projections: list[Projection] = [
+            Modules(qkv, outputs=all_order),
+            Modules([attention.o_proj], inputs=order.argsort()),
+            Modules(gate_up),
+            Modules([mlp.down_proj]),
+        ]
+    else:
+        weight, bias = joined(qkv)
+        out, out_bias = joined([attention.o_proj])
+        projections = [
+            fuse(weight[all_order], None if bias is None else bias[all_order]),
+            fuse(out[:, order], out_bias),
+            fuse(*joined(gate_up)),
+            fuse(*joined([mlp.down_proj])),
+        ]
     qk_norm = None
     if hasattr(attention, "q_norm"):
-        heads = attention.q_proj.out_features // attention.head_dim
-        kv_heads = attention.k_proj.out_features // attention.head_dim
         q, k = attention.q_norm, attention.k_norm
-        weight = torch.cat([q.weight.expand(heads, -1), k.weight.expand(kv_heads, -1)])
-        qk_norm = Norm(weight.detach(), q.variance_epsilon)
+        by_head = torch.cat([q.weight.expand(heads, -1), k.weight.expand(kv_heads, -1)])
+        qk_norm = Norm(by_head.detach(), q.variance_epsilon)
     return LayerWeights(
-        input_norm=_norm(layer.input_layernorm),
-        qkv=project([attention.q_proj, attention.k_proj, attention.v_proj]),
-        qk_norm=qk_norm,
-        out=project([attention.o_proj]),
-        mlp_norm=_norm(layer.post_attention_layernorm),
-        gate_up=project([mlp.gate_proj, mlp.up_proj]),
-        down=project([mlp.down_proj]),
+        _norm(layer.input_layernorm),
+        qk_norm,
+        _norm(layer.post_attention_layernorm),
+        *projections,
     )
 
 

@@ -42,15 +42,16 @@ class Norm:
 class LayerWeights:
     """One decoder layer.
 
-    qkv: queries, keys and values side by side. gate_up: both halves of the MLP.
+    qkv: queries, keys and values side by side; query heads ordered as KVRows wants them, and so are
+    the inputs of out. gate_up: both halves of the MLP.
     qk_norm: norm of queries and keys, [heads + kv_heads, head_dim], where there is one.
     """
 
     input_norm: Norm
-    qkv: Projection
     qk_norm: Norm | None
-    out: Projection
     mlp_norm: Norm
+    qkv: Projection
+    out: Projection
     gate_up: Projection
     down: Projection
 

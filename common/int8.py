@@ -20,36 +20,43 @@ from torch import Tensor
 from .errors import ModelError
 from .projection import transposed
 
+#: Layers of fewer weights keep a converted copy.
 _SMALL = 1 << 20
-_BLOCK = 512
+#: Converted weights of one block: about what a second-level cache holds.
+_BLOCK_WEIGHTS = 1 << 17
+_MIN_COLUMNS = 64
 _DECODER_LINEAR = re.compile(r"(^|\.)layers\.\d+\.(self_attn|mlp)\.\w+_proj$")
 
 
 class Int8:
-    """A projection with INT8 weights.
+    """A projection with INT8 weights, converted block by block while they are multiplied with.
 
-    Converting the weights of a small layer costs more than multiplying with them, so a layer of less
-    than a million weights keeps a converted copy. Its numbers are the same, bit for bit.
+    A block of converted weights stays in the cache until it is used, so a large layer reads a
+    quarter of the memory that floating point would. For a small layer converting costs more than
+    multiplying: it keeps a converted copy, with the same numbers.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """weight: [outputs, inputs] in floating point."""
         quantised, scale = quantise(weight)
-        self.weight_t = transposed(quantised)
+        columns = weight.shape[0]
+        if weight.device.type == "cpu":
+            fit = _BLOCK_WEIGHTS // weight.shape[1] // _MIN_COLUMNS * _MIN_COLUMNS
+            columns = max(_MIN_COLUMNS, fit)
+        #: int8 [inputs, outputs of the block]
+        self.blocks = [transposed(block) for block in quantised.split(columns)]
         self.scale = scale.to(weight.dtype)
         self.bias = bias
-        self._expanded = self.weight_t.to(weight.dtype) if weight.numel() < _SMALL else None
+        small = weight.numel() < _SMALL
+        self._expanded = transposed(quantised).to(weight.dtype) if small else None
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Returns y, or residual + y."""
         if self._expanded is not None:
             y = torch.mm(x, self._expanded)
-        elif x.device.type == "cpu":
-            # A block of converted weights stays in the cache until it is used.
-            blocks = self.weight_t.split(_BLOCK, dim=1)
-            y = torch.cat([torch.mm(x, block.to(x.dtype)) for block in blocks], dim=1)
         else:
-            y = torch.mm(x, self.weight_t.to(x.dtype))
+            parts = [torch.mm(x, block.to(x.dtype)) for block in self.blocks]
+            y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         if residual is not None:
             y = torch.addcmul(residual, y, self.scale)
             return y if self.bias is None else y.add_(self.bias)

@@ -39,14 +39,27 @@ class Dense:
 
 
 class Modules:
-    """Outputs of several modules side by side; for layers that must stay as they were loaded."""
+    """Outputs of several modules side by side; for layers that must stay as they were loaded.
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    inputs, outputs: features of x and y in another order, as indices into the modules' own.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        inputs: Tensor | None = None,
+        outputs: Tensor | None = None,
+    ) -> None:
         self.modules = list(modules)
+        self._inputs, self._outputs = inputs, outputs
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if self._inputs is not None:
+            x = x.index_select(1, self._inputs)
         parts: list[Tensor] = [module(x) for module in self.modules]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        if self._outputs is not None:
+            y = y.index_select(1, self._outputs)
         return y if residual is None else residual + y
 
 

@@ -39,7 +39,8 @@ class Group:
 
     first_row, num_rows: the rows. tokens: the group's slice of the pack. queries: [R * Q] index into
     that slice, Q a row, short rows padded; None when the slice is as wanted. results: [tokens] index
-    into the padded queries. mask: [R, 1, Q, entries], 0 where visible, else -inf.
+    into the padded queries. folded: query heads that share a key head lie side by side in the
+    query dimension. mask: [R, 1, Q or Q * sharing heads, entries], 0 where visible, else -inf.
     """
 
     first_row: int
@@ -47,6 +48,7 @@ class Group:
     tokens: slice
     queries: Tensor | None
     results: Tensor | None
+    folded: bool
     mask: Tensor
 
 
@@ -64,6 +66,8 @@ class Pack:
 class KVRows:
     """Keys and values of all rows and layers.
 
+    heads_per_key: query heads that share a key head. They must be ordered so that all first ones
+    come first, [heads_per_key, kv_heads]: short steps then need one kernel run a key head.
     Stored as [layers, rows * row_len + 1, 2 * kv_heads, head_dim]: keys, then values. The last slot
     takes what is written for padding and is never read.
     """
@@ -74,14 +78,16 @@ class KVRows:
         num_rows: int,
         row_len: int,
         kv_heads: int,
+        heads_per_key: int,
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         row_len = -(-row_len // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
         self.num_rows, self.row_len, self.kv_heads = num_rows, row_len, kv_heads
-        #: Smaller blocks of queries take other kernels.
-        self.min_queries = 2 if head_dim <= 32 else 4 if head_dim <= 64 else 8
+        self._heads_per_key = heads_per_key
+        # Smaller blocks of queries take other kernels.
+        self._min_queries = 2 if head_dim <= 32 else 4 if head_dim <= 64 else 8
         self._device = device
         shape = (num_layers, num_rows * row_len + 1, 2 * kv_heads, head_dim)
         self._store = torch.zeros(shape, dtype=dtype, device=device)
@@ -96,6 +102,13 @@ class KVRows:
         """The slot for tokens that only fill up a shape."""
         return self.num_rows * self.row_len
 
+    def step_width(self, length: int) -> int:
+        """Queries that a step of this length is padded to, so that no block of them is too small."""
+        heads = self._heads_per_key if length <= LONG_STEP else 1
+        while 0 < length * heads % QUERY_BLOCK < self._min_queries:
+            length += 1
+        return length
+
     def plan(self, spans: Sequence[Span], padding: int = 0) -> Pack:
         """Lays out a pack of spans, in ascending order of rows, and `padding` tokens at its end.
 
@@ -105,6 +118,7 @@ class KVRows:
         slots: list[int] = []
         for span in spans:
             end = span.start + span.length
+            assert span.length > 0, f"{span} is empty"
             assert 0 <= span.start and end <= self.row_len, f"{span} leaves rows of {self.row_len}"
             if span.start == 0 and self._written[span.row]:
                 self._rows[:, span.row, : self._written[span.row]] = 0
@@ -113,7 +127,8 @@ class KVRows:
             first = span.row * self.row_len + span.start
             slots.extend(range(first, first + span.length))
         slots.extend([self.padding_slot] * padding)
-        groups, token = [], 0
+        groups: list[Group] = []
+        token = 0
         for run in _runs(spans):
             groups.append(self._group(run, token, padding if run[-1] is spans[-1] else 0))
             token = groups[-1].tokens.stop
@@ -141,11 +156,17 @@ class KVRows:
     def _group(self, spans: Sequence[Span], token: int, padding: int) -> Group:
         lengths = [span.length for span in spans]
         lengths[-1] += padding
-        width = max(lengths)
-        width += max(0, self.min_queries - (width - 1) % QUERY_BLOCK - 1)
+        folded = max(lengths) <= LONG_STEP
+        width = self.step_width(max(lengths))
         entries = -(-max(s.start + s.length for s in spans) // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
         # Padding repeats a row's last token, mask and all.
-        visible = [span.start + min(i, span.length - 1) for span in spans for i in range(width)]
+        repeats = self._heads_per_key if folded else 1
+        visible = [
+            span.start + min(i, span.length - 1)
+            for span in spans
+            for i in range(width)
+            for _ in range(repeats)
+        ]
         last = torch.tensor(visible, device=self._device)[:, None]
         mask = torch.zeros((len(visible), entries), dtype=self._store.dtype, device=self._device)
         mask.masked_fill_(self._entries[:entries] > last, float("-inf"))
@@ -166,22 +187,33 @@ class KVRows:
             slice(token, token + sum(lengths)),
             queries,
             results,
-            mask.view(len(spans), 1, width, entries),
+            folded,
+            mask.view(len(spans), 1, -1, entries),
         )
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group) -> Tensor:
     """Attention of one group.
 
-    query: [tokens, heads, head_dim]; keys, values: [R, kv_heads, entries, head_dim].
-    Returns [tokens, heads * head_dim].
+    query: [tokens, heads, head_dim], heads ordered [heads_per_key, kv_heads]; keys, values:
+    [R, kv_heads, entries, head_dim]. Returns [tokens, heads * head_dim] in the same order of heads.
     """
     if group.queries is not None:
         query = query.index_select(0, group.queries)
-    # [R, heads, Q, head_dim]
-    rows = query.view(group.num_rows, -1, *query.shape[1:]).transpose(1, 2)
-    out = scaled_dot_product_attention(rows, keys, values, attn_mask=group.mask, enable_gqa=True)
-    flat = out.transpose(1, 2).flatten(2).flatten(0, 1)
+    num_queries, heads, head_dim = query.shape
+    kv_heads = keys.shape[1]
+    if group.folded:
+        rows = query.reshape(group.num_rows, -1, kv_heads, head_dim).transpose(1, 2)
+        out = scaled_dot_product_attention(rows, keys, values, attn_mask=group.mask)
+        flat = out.transpose(1, 2).reshape(num_queries, heads * head_dim)
+    else:
+        by_key = query.unflatten(1, (-1, kv_heads)).transpose(1, 2).flatten(1, 2)
+        rows = by_key.unflatten(0, (group.num_rows, -1)).transpose(1, 2)
+        out = scaled_dot_product_attention(
+            rows, keys, values, attn_mask=group.mask, enable_gqa=True
+        )
+        by_key = out.transpose(1, 2).unflatten(2, (kv_heads, -1))
+        flat = by_key.transpose(2, 3).reshape(num_queries, heads * head_dim)
     return flat if group.results is None else flat.index_select(0, group.results)
 
 

@@ -64,7 +64,14 @@ class VisionLanguageModel:
         """Takes the KV memory of num_rows rows of row_len tokens (rounded up to 16)."""
         w = self._decoder.weights
         self._rows = KVRows(
-            len(w.layers), num_rows, row_len, w.kv_heads, w.head_dim, self._dtype, self._device
+            len(w.layers),
+            num_rows,
+            row_len,
+            w.kv_heads,
+            w.heads // w.kv_heads,
+            w.head_dim,
+            self._dtype,
+            self._device,
         )
 
     def prepare_image(self, image: Image.Image) -> Pixels:
@@ -109,9 +116,9 @@ class VisionLanguageModel:
         order = sorted(range(len(steps)), key=lambda i: steps[i].row)
         packed = [steps[i] for i in order]
         spans = [Span(step.row, step.start, step.num_tokens) for step in packed]
-        # A few lone tokens would take other kernels than the same tokens in company.
-        tokens = sum(span.length for span in spans)
-        padding = max(0, self._rows.min_queries - tokens)
+        # A lone token would take other kernels than the same token in company.
+        alone = spans[0].length if len(spans) == 1 else 0
+        padding = max(2, self._rows.step_width(alone)) - alone if alone else 0
         pack = self._rows.plan(spans, padding)
         hidden, activity = self._decoder.run(
             self._embeddings(packed, padding),

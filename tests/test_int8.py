@@ -42,7 +42,8 @@ def test_equals_the_product_with_rounded_weights(shape: tuple[int, int], bias: b
     b = torch.randn(shape[0], generator=torch.Generator().manual_seed(4)) if bias else None
     x = torch.randn(7, shape[1], generator=torch.Generator().manual_seed(5))
     layer = Int8(w, b)
-    assert layer.weight_t.dtype == torch.int8
+    assert {block.dtype for block in layer.blocks} == {torch.int8}
+    assert sum(block.numel() for block in layer.blocks) == w.numel()
     q, scale = quantise(w)
     want = torch.nn.functional.linear(x, q * scale[:, None], b)
     torch.testing.assert_close(layer(x), want, atol=1e-5, rtol=1e-5)
@@ -52,7 +53,9 @@ def test_equals_the_product_with_rounded_weights(shape: tuple[int, int], bias: b
 
 @pytest.mark.skipif(not SAME_BITS, reason="other kernels")
 @pytest.mark.parametrize("kind", [Dense, Int8])
-@pytest.mark.parametrize("shape", [(384, 192), (192, 512), (448, 192), (128, 256), (1100, 1000)])
+@pytest.mark.parametrize(
+    "shape", [(384, 192), (192, 512), (448, 192), (128, 256), (1100, 1000), (192, 6000)]
+)
 def test_rows_do_not_depend_on_batch_mates(
     kind: type[Dense | Int8], shape: tuple[int, int]
 ) -> None:
@@ -61,6 +64,19 @@ def test_rows_do_not_depend_on_batch_mates(
     whole = layer(x)
     for size in (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 127):
         assert torch.equal(layer(x[1 : 1 + size]), whole[1 : 1 + size])
+
+
+@pytest.mark.parametrize("shape", [(384, 192), (192, 512), (1000, 1000), (70, 3000)])
+def test_a_kept_copy_has_the_same_numbers(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = weights(*shape)
+    x = torch.randn(6, shape[1], generator=torch.Generator().manual_seed(5))
+    kept = Int8(w)
+    monkeypatch.setattr("covspec.common.int8._SMALL", 0)
+    converted = Int8(w)
+    torch.testing.assert_close(kept(x), converted(x), atol=1e-6, rtol=1e-6)
+    assert not SAME_BITS or torch.equal(kept(x), converted(x))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,13 @@ from numpy.typing import NDArray
 from covspec.common.ragged import ENTRY_MULTIPLE, LONG_STEP, KVRows, Pack, Span, attend
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 4, 2, 8, 2
+SHARING = HEADS // KV_HEADS
 
 
 def new_rows(num_rows: int = 4, row_len: int = 60) -> KVRows:
-    return KVRows(LAYERS, num_rows, row_len, KV_HEADS, HEAD_DIM, torch.float32, torch.device("cpu"))
+    return KVRows(
+        LAYERS, num_rows, row_len, KV_HEADS, SHARING, HEAD_DIM, torch.float32, torch.device("cpu")
+    )
 
 
 class Shadow:
@@ -29,7 +32,7 @@ class Shadow:
         for i in range(span.length):
             seen = np.stack(row[: span.start + i + 1]).astype(np.float64)
             for head in range(HEADS):
-                mine = head // (HEADS // KV_HEADS)
+                mine = head % KV_HEADS
                 score = seen[:, mine] @ query[i, head].numpy() / math.sqrt(HEAD_DIM)
                 weight = np.exp(score - score.max())
                 out[i, head] = weight / weight.sum() @ seen[:, KV_HEADS + mine]
