@@ -34,8 +34,9 @@ def subspace_energies(
     rows = np.array(z, np.float64)
     broken = ~np.isfinite(rows).all(axis=1)
     rows[broken] = 0
-    scale = float(np.abs(rows).max(initial=0)) or 1.0
-    energies = _energies(rows / scale, rank)
+    scale = float(max(rows.max(initial=0), -rows.min(initial=0))) or 1.0
+    rows /= scale
+    energies = _energies(rows, rank)
     if energies is None:
         return None
     energies *= scale**2

@@ -143,6 +143,7 @@ class KeepCovspec:
         energies = subspace_energies(context.embeds[candidates], self._rank)
         if energies is None:
             return np.sort(_largest(scores, self._num_kept))
+        energies[np.isnan(scores[candidates])] = np.nan
         most = np.nanmax(energies, initial=0)
         if most > 0:
             energies = np.round(energies / most, _ENERGY_DECIMALS)

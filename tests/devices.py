@@ -17,6 +17,7 @@ from covspec.device.length import FixedLength, LengthPolicy
 from covspec.device.request import Request
 from covspec.device.selection import KeepAll, Selector
 from covspec.device.session import Session
+from covspec.device.view import PAPER, ViewOptions
 
 PROMPT = Prompt((1, 2, 3))
 
@@ -36,6 +37,7 @@ async def speculate(
     *,
     length: int | LengthPolicy = 4,
     selector: Selector | None = None,
+    view: ViewOptions = PAPER,
     timeout_s: float = 10.0,
     events: list[Event] | None = None,
 ) -> Done:
@@ -47,6 +49,7 @@ async def speculate(
                 Drafter(draft),
                 link,
                 selector=selector or KeepAll(),
+                view=view,
                 length=FixedLength(length) if isinstance(length, int) else length,
                 executor=executor,
                 clock=MonotonicClock(),
