@@ -22,13 +22,11 @@ from .decoder import DecoderWeights, LayerWeights, Norm
 from .errors import ModelError
 from .projection import Dense, Modules, Projection, joined
 
-logger = logging.getLogger(__name__)
-
 #: `model_type` of checkpoints that load, and of the language models inside them.
 KNOWN_TYPES = ("internvl",)
 KNOWN_TEXT_TYPES = ("qwen2", "qwen3", "llama")
 
-#: Frozen, these parts stay in floating point when bitsandbytes quantises.
+#: Parts that stay in floating point when bitsandbytes quantises.
 _NOT_INT8 = ("model.vision_tower", "model.multi_modal_projector", "lm_head")
 
 Fuse = Callable[[Tensor, Tensor | None], Projection]
@@ -69,6 +67,8 @@ def load_internvl(
         "output_loading_info": True,
     }
     if bitsandbytes:
+        # It notes for every layer that activations become float16.
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_8bit=True, llm_int8_skip_modules=list(_NOT_INT8)
         )

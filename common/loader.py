@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda", "mps")
 
 _TABLE = "table:"
+#: First version that works, and first that has not been tried.
+_TRANSFORMERS = ((5, 24), (5, 40))
 #: Turn ends of known chat templates; they end an answer even where no config says so.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>")
 _PICTURE = PictureTokens("<IMG_CONTEXT>", "<img>", "</img>")
@@ -133,6 +137,7 @@ def _load_torch(
     device: str,
     num_threads: int | None,
 ) -> Model:
+    _check_transformers()
     try:
         import torch
 
@@ -195,6 +200,20 @@ def _load_torch(
         int(config["image_token_id"]),
         form,
     )
+
+
+def _check_transformers() -> None:
+    """Its releases rename things: outside the range that was tried, say so instead of failing."""
+    try:
+        version = metadata.version("transformers")
+    except metadata.PackageNotFoundError:
+        return
+    low, high = _TRANSFORMERS
+    if not low <= tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < high:
+        raise ModelError(
+            f"transformers {version} is installed; covspec works with {low[0]}.{low[1]} up to, "
+            f"but not including, {high[0]}.{high[1]}"
+        )
 
 
 def _device(device: str) -> torch.device:

@@ -120,9 +120,8 @@ class KVRows:
             end = span.start + span.length
             assert span.length > 0, f"{span} is empty"
             assert 0 <= span.start and end <= self.row_len, f"{span} leaves rows of {self.row_len}"
-            if span.start == 0 and self._written[span.row]:
-                self._rows[:, span.row, : self._written[span.row]] = 0
-                self._written[span.row] = 0
+            if span.start == 0:
+                self._clear(span.row)
             self._written[span.row] = max(self._written[span.row], end)
             first = span.row * self.row_len + span.start
             slots.extend(range(first, first + span.length))
@@ -139,6 +138,8 @@ class KVRows:
         assert 0 <= start <= stop <= self.row_len, (
             f"{start} ... {stop} leaves rows of {self.row_len}"
         )
+        if start == 0:
+            self._clear(target)
         self._rows[:, target, start:stop] = self._rows[:, source, start:stop]
         self._written[target] = max(self._written[target], stop)
 
@@ -152,6 +153,10 @@ class KVRows:
         rows = self._rows[:, group.first_row : last_row, : group.mask.shape[-1]].transpose(2, 3)
         keys, values = rows.split(self.kv_heads, dim=2)
         return list(zip(keys.unbind(0), values.unbind(0), strict=True))
+
+    def _clear(self, row: int) -> None:
+        self._rows[:, row, : self._written[row]] = 0
+        self._written[row] = 0
 
     def _group(self, spans: Sequence[Span], token: int, padding: int) -> Group:
         lengths = [span.length for span in spans]

@@ -162,6 +162,15 @@ def test_bfloat16(folder: Path, quantization: str) -> None:
     assert np.abs(logits[0] - logits[1]).mean() < 0.05 * np.abs(logits[0]).mean()
 
 
+@pytest.mark.parametrize("version", ["4.57.1", "5.23.9", "5.40.0", "6.0"])
+def test_other_versions_of_transformers(
+    folder: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    with pytest.raises(ModelError, match=f"transformers {version} .* works with 5.24 up to"):
+        load_model(str(folder))
+
+
 def test_threads(folder: Path) -> None:
     before = torch.get_num_threads()
     try:
@@ -190,13 +199,15 @@ socket.getaddrinfo = socket.gethostbyname = socket.socket.connect = refuse
 """
 
 
-@pytest.mark.parametrize("offline", ["0", "1"])
-def test_a_local_folder_needs_no_network_and_prints_nothing(folder: Path, offline: str) -> None:
+@pytest.mark.parametrize(("offline", "quantization"), [("0", "int8"), ("1", "auto")])
+def test_a_local_folder_needs_no_network_and_prints_nothing(
+    folder: Path, offline: str, quantization: str
+) -> None:
     code = (
         NO_NETWORK
         + f"""
 from covspec.common.loader import load_model, self_test
-model = load_model({str(folder)!r})
+model = load_model({str(folder)!r}, quantization={quantization!r})
 model.allocate(1, 64)
 self_test(model)
 """

@@ -119,6 +119,21 @@ def test_a_row_that_starts_again_is_clean() -> None:
     assert torch.isfinite(got).all()
 
 
+def test_copied_rows() -> None:
+    rows = new_rows()
+    nan = torch.full((40, 2 * KV_HEADS, HEAD_DIM), float("nan"))
+    query = torch.ones(40, HEADS, HEAD_DIM)
+    step(rows, [Span(3, 0, 40)], nan, query)  # a failed session was here
+    kv = torch.randn(9, 2 * KV_HEADS, HEAD_DIM)
+    step(rows, [Span(1, 0, 9)], kv, query[:9])
+    rows.copy(1, 3, 0, 9)
+    _, ours = step(rows, [Span(1, 8, 2)], kv[7:], query[:2])
+    _, copied = step(rows, [Span(3, 8, 2)], kv[7:], query[:2])
+    assert torch.equal(ours, copied) and torch.isfinite(copied).all()
+    with pytest.raises(AssertionError, match="leaves rows"):
+        rows.copy(1, 3, 0, 65)
+
+
 def test_padding_is_stored_where_nobody_reads() -> None:
     rows = new_rows(2, 16)
     nan = torch.full((4, 2 * KV_HEADS, HEAD_DIM), float("nan"))
