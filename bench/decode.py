@@ -183,7 +183,10 @@ def _timed(done: Done) -> Timed:
 
 def _summary(timed: list[Timed], baseline: list[Timed]) -> dict[str, Any]:
     """Rates and their ratios to the baseline's, pair by pair."""
-    decode = [b.decode_s / len(b.token_ids) / (t.decode_s / len(t.token_ids)) for t, b in zip(timed, baseline, strict=True)]  # fmt: skip
+    decode = [
+        (b.decode_s / len(b.token_ids)) / (t.decode_s / len(t.token_ids))
+        for t, b in zip(timed, baseline, strict=True)
+    ]
     total = [b.total_s / t.total_s for t, b in zip(timed, baseline, strict=True)]
     quartiles = statistics.quantiles(decode, n=4)
     lengths = [t.accept_length for t in timed if t.accept_length]

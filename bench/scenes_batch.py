@@ -19,9 +19,7 @@ from .scenes_model import GRID_SIDE, IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, VISUAL_T
 
 IGNORED = -100
 _OBJECT_MARGIN = 0.05
-_FINAL_WEIGHT = 3.0
 _CLASSES = {"colour": tuple(COLOURS), "shape": SHAPES, "size": SIZES}
-_FINAL_LEAD = " The answer is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +76,21 @@ def turn_tokens(
     tokenizer: PreTrainedTokenizerFast, asked: SceneQuestion
 ) -> tuple[list[int], list[int], int]:
     """Returns the ids of the question part, of the answer with its end token, and where the conclusion begins."""
-    lead, _, final = asked.answer.rpartition(_FINAL_LEAD)
     question = tokenizer.encode(question_text(asked.text), add_special_tokens=False)
-    scan = tokenizer.encode(lead + _FINAL_LEAD, add_special_tokens=False)
-    conclusion = tokenizer.encode(final + "<|im_end|>", add_special_tokens=False)
+    scan = tokenizer.encode(asked.scan, add_special_tokens=False)
+    conclusion = tokenizer.encode(f" {asked.conclusion}<|im_end|>", add_special_tokens=False)
     return question, scan + conclusion, len(scan)
 
 
 def pack_turns(
-    tokenizer: PreTrainedTokenizerFast, pictures: Sequence[Sequence[SceneQuestion]]
+    tokenizer: PreTrainedTokenizerFast,
+    pictures: Sequence[Sequence[SceneQuestion]],
+    final_weight: float = 1.0,
 ) -> PackedTurns:
-    """Packs the turns of each picture behind one prefix and pads all sequences to the longest."""
+    """Packs the turns of each picture behind one prefix and pads all sequences to the longest.
+
+    The tokens of the conclusions weigh final_weight, those of the grid 1.
+    """
     prefix = tokenizer.encode(prefix_text(), add_special_tokens=False)
     rows: list[tuple[list[int], list[int], list[int], list[float], list[int]]] = []
     for turns in pictures:
@@ -96,15 +98,13 @@ def pack_turns(
         labels, weights, owner = [IGNORED] * len(prefix), [0.0] * len(prefix), [0] * len(prefix)
         for number, asked in enumerate(turns, start=1):
             question, answer, final_start = turn_tokens(tokenizer, asked)
-            turn = question + answer
-            ids += turn
-            positions += range(len(prefix), len(prefix) + len(turn))
-            labels += [IGNORED] * (len(question) - 1) + answer + [IGNORED]
-            weights += [0.0] * (len(question) - 1) + [
-                _FINAL_WEIGHT if i >= final_start else 1.0 for i in range(len(answer))
-            ]
-            weights.append(0.0)
-            owner += [number] * len(turn)
+            unasked = len(question) - 1
+            ids += question + answer
+            positions += range(len(prefix), len(prefix) + len(question) + len(answer))
+            labels += [IGNORED] * unasked + answer + [IGNORED]
+            final = [final_weight] * (len(answer) - final_start)
+            weights += [0.0] * unasked + [1.0] * final_start + final + [0.0]
+            owner += [number] * (len(question) + len(answer))
         rows.append((ids, positions, labels, weights, owner))
     length = max(len(row[0]) for row in rows)
     pad = tokenizer.pad_token_id
@@ -142,7 +142,7 @@ def vision_batch(seeds: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def language_batch(
-    tokenizer: PreTrainedTokenizerFast, seeds: Sequence[int], turns: int
+    tokenizer: PreTrainedTokenizerFast, seeds: Sequence[int], turns: int, final_weight: float
 ) -> PackedTurns:
-    """Returns `turns` question-answer turns about each of the scenes."""
-    return pack_turns(tokenizer, [questions(scene_from_seed(seed), seed, turns) for seed in seeds])
+    """Returns `turns` question-answer turns about each of the scenes, behind its picture's placeholders."""
+    return pack_turns(tokenizer, [questions(scene_from_seed(seed), seed, turns) for seed in seeds], final_weight)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFast
 
-from .scenes_batch import IGNORED, language_batch, vision_batch
+from .scenes_batch import IGNORED, PackedTurns, language_batch, vision_batch
 from .scenes_model import build_heads, build_model, save_model, visual_features
 from .scenes_tokenizer import save_tokenizer, train_tokenizer
 
@@ -38,9 +38,10 @@ _CHECKPOINT_EVERY_S = 120.0
 class Stage:
     """One stage of training.
 
-    steps and batch (pictures) give its length, turns the questions per picture (0: heads alone). muon_lr is for the
-    matrices, adam_lr for all else; the vision tower's rates are multiplied by vision_factor. The rates are constant up
-    to decay_from (a fraction of the steps) and then fall to zero along a line.
+    steps and batch (scenes) give its length, turns the questions per scene (0: heads alone). muon_lr is for the
+    matrices, adam_lr for all else; vision_factor multiplies the rates of the tower and the projector. The rates are
+    constant up to decay_from (a fraction of the steps) and then fall along a line to last_rate times their value.
+    final_weight weighs the tokens of a conclusion.
     """
 
     name: str
@@ -51,16 +52,20 @@ class Stage:
     adam_lr: float
     vision_factor: float
     decay_from: float
+    last_rate: float = 0.0
+    final_weight: float = 1.0
 
 
 RECIPE: dict[str, tuple[Stage, ...]] = {
     "target": (
-        Stage("vision", 600, 32, 0, 0.02, 2.5e-3, 1.0, 0.0),
-        Stage("language", 1800, 8, 3, 0.02, 3e-3, 0.2, 0.4),
+        Stage("vision", 600, 32, 0, 0.02, 2.5e-3, 1.0, decay_from=0.0),
+        Stage("language", 686, 8, 4, 0.01, 2e-3, 0.2, decay_from=0.3498542274052478, last_rate=0.5354166666666667, final_weight=4.0),
+        Stage("refine", 1200, 8, 4, 0.008, 1.5e-3, 0.2, decay_from=0.4, final_weight=4.0),
     ),
     "draft": (
-        Stage("vision", 300, 32, 0, 0.02, 2.5e-3, 1.0, 0.0),
-        Stage("language", 800, 8, 3, 0.02, 3e-3, 0.2, 0.4),
+        Stage("vision", 200, 32, 0, 0.02, 2.5e-3, 1.0, decay_from=0.0),
+        Stage("language", 453, 8, 4, 0.01, 2e-3, 0.05, decay_from=0.7064017660044151, last_rate=0.7229166666666667, final_weight=4.0),
+        Stage("refine", 900, 8, 4, 0.01, 2e-3, 0.15, decay_from=0.5, final_weight=4.0),
     ),
 }
 
@@ -75,7 +80,7 @@ def quick_recipe() -> dict[str, tuple[Stage, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What training says after each step: where it is and its losses (nan where a stage has none)."""
+    """What training says after each step: where it is and its losses (zero where a stage has none)."""
 
     role: str
     stage: str
@@ -146,12 +151,8 @@ def _train_stage(
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        shown = float(language_loss.detach()) if stage.turns else float("nan")
-        progress(
-            StepReport(
-                trainee.role, stage.name, step + 1, stage.steps, shown, float(heads_loss.detach())
-            )
-        )
+        losses = float(language_loss.detach()), float(heads_loss.detach())
+        progress(StepReport(trainee.role, stage.name, step + 1, stage.steps, *losses))
         if step + 1 == stage.steps or time.monotonic() - saved_at > _CHECKPOINT_EVERY_S:
             _save_checkpoint(checkpoint, trainee, optimizers, number, step + 1)
             saved_at = time.monotonic()
@@ -160,34 +161,36 @@ def _train_stage(
 def _losses(
     trainee: _Trainee, stage: Stage, seeds: range, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[Tensor, Tensor]:
+    """Returns the language loss and the heads' loss of one batch, zero where the stage has none."""
     pixels, labels = vision_batch(seeds)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         features = visual_features(trainee.model, pixels)
         heads_loss = _heads_loss(trainee.heads, features, labels)
         if not stage.turns:
             return torch.zeros(()), heads_loss
-        packed = language_batch(tokenizer, seeds, stage.turns)
-        embedding = trainee.model.model.language_model.embed_tokens
-        shown = packed.input_ids == trainee.model.config.image_token_id
-        embeds = (
-            embedding(packed.input_ids)
-            .to(features.dtype)
-            .masked_scatter(shown[..., None], features)
-        )
-        hidden_keys = torch.zeros(packed.mask.shape, dtype=features.dtype).masked_fill(
-            ~packed.mask, float("-inf")
-        )
-        hidden = trainee.model.model.language_model(
-            inputs_embeds=embeds,
-            attention_mask=hidden_keys,
-            position_ids=packed.position_ids,
-            use_cache=False,
-        ).last_hidden_state
-        asked = packed.labels != IGNORED
-        logits = functional.linear(hidden[asked], embedding.weight).float()
+        packed = language_batch(tokenizer, seeds, stage.turns, stage.final_weight)
+        return _language_loss(trainee.model, packed, features), heads_loss
+
+
+def _language_loss(
+    model: InternVLForConditionalGeneration, packed: PackedTurns, features: Tensor
+) -> Tensor:
+    """Returns the weighted cross-entropy of the answers. features: [batch, 100, width]."""
+    embedding = model.model.language_model.embed_tokens
+    shown = packed.input_ids == model.config.image_token_id
+    embeds = embedding(packed.input_ids).to(features.dtype).masked_scatter(shown[..., None], features)
+    unseen = torch.zeros(packed.mask.shape, dtype=embeds.dtype).masked_fill(~packed.mask, float("-inf"))
+    hidden = model.model.language_model(
+        inputs_embeds=embeds,
+        attention_mask=unseen,
+        position_ids=packed.position_ids,
+        use_cache=False,
+    ).last_hidden_state
+    asked = packed.labels != IGNORED
+    logits = functional.linear(hidden[asked], embedding.weight).float()
     each = functional.cross_entropy(logits, packed.labels[asked], reduction="none")
     weights = packed.weights[asked]
-    return (each * weights).sum() / weights.sum(), heads_loss
+    return (each * weights).sum() / weights.sum()
 
 
 def _heads_loss(heads: nn.ModuleDict, features: Tensor, labels: dict[str, Tensor]) -> Tensor:
@@ -203,10 +206,10 @@ def _heads_loss(heads: nn.ModuleDict, features: Tensor, labels: dict[str, Tensor
 
 
 def _rate(step: int, stage: Stage) -> float:
-    """Returns the factor of the learning rates: a short rise, a plateau, a linear fall to zero."""
+    """Returns the factor of the learning rates: a short rise, a plateau, a linear fall to last_rate."""
     fall_start = stage.decay_from * stage.steps
-    fall = min(1.0, (stage.steps - step) / max(1.0, stage.steps - fall_start))
-    return min(1.0, (step + 1) / _WARMUP_STEPS) * fall
+    fallen = max(0.0, step - fall_start) / max(1.0, stage.steps - fall_start)
+    return min(1.0, (step + 1) / _WARMUP_STEPS) * (1 - (1 - stage.last_rate) * fallen)
 
 
 def _optimizers(trainee: _Trainee, stage: Stage) -> list[torch.optim.Optimizer]:
@@ -215,11 +218,10 @@ def _optimizers(trainee: _Trainee, stage: Stage) -> list[torch.optim.Optimizer]:
     others: dict[float, list[nn.Parameter]] = {1.0: list(trainee.heads.parameters())}
     for name, parameter in trainee.model.named_parameters():
         of_vision = "vision_tower" in name or "multi_modal_projector" in name
-        if not of_vision and not stage.turns:
-            continue
-        is_matrix = parameter.ndim == 2 and "embed" not in name
-        chosen = matrices if is_matrix else others
-        chosen.setdefault(stage.vision_factor if of_vision else 1.0, []).append(parameter)
+        if stage.turns or of_vision:
+            factor = stage.vision_factor if of_vision else 1.0
+            is_matrix = parameter.ndim == 2 and "embed" not in name
+            (matrices if is_matrix else others).setdefault(factor, []).append(parameter)
 
     def groups(split: dict[float, list[nn.Parameter]], lr: float) -> list[dict[str, Any]]:
         return [

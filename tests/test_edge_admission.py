@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from covspec.common.errors import Overloaded
 from covspec.edge.admission import Admission, Quota
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from edges import drive, edge_only, running_edge
+
 from covspec.bench.suite import Example, examples
 from covspec.common.loader import load_model
 from covspec.common.messages import Correction, Mode, Open
 from covspec.common.model import Model, Step
 from covspec.common.sampling import Sampling
-from edges import drive, edge_only, running_edge
 
 SESSIONS = 16
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from covspec.common.errors import CovspecError, InvalidRequest, OutOfOrder
 from covspec.common.messages import (
     CandidatesRequest,

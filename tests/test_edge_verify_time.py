@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from covspec.edge.verify_time import AffineFit, VerifyTime
 
 

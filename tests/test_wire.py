@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from covspec.common import wire
 from covspec.common.errors import Incompatible, InvalidRequest
 from covspec.common.messages import (
