@@ -118,6 +118,9 @@ class Model(Protocol):
     def embed_tokens(self, token_ids: Sequence[int]) -> Any:
         """Input embeddings of text ids, [n, hidden]."""
 
+    def copy_row(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copies entries start … stop - 1 of one row to the same places of another, which then holds `stop` entries."""
+
     def forward(self, steps: Sequence[Step], activity_layers: int = 0) -> list[StepResult]:
         """One packed forward pass over all steps; a row appears at most once. The order of results is that of steps.
 

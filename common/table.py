@@ -113,6 +113,12 @@ class TableModel:
         """The rows of the tokens, [n, vocab_size]."""
         return self._table[np.asarray(token_ids, np.int64) % len(self._table)]
 
+    def copy_row(self, source: int, target: int, start: int, stop: int) -> None:
+        """Notes how far the target row is written now."""
+        assert start <= self._lengths[target], "a copy leaves a gap in its row"
+        assert start <= stop <= self._lengths[source], "a copy of entries that were never written"
+        self._lengths[target] = stop
+
     def forward(self, steps: Sequence[Step], activity_layers: int = 0) -> list[StepResult]:
         """Looks up the last `num_logits` tokens of every step; activities are 0."""
         return [self._step(step, activity_layers > 0) for step in steps]

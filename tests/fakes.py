@@ -90,7 +90,13 @@ class HistoryModel:
     def embed_tokens(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         return np.asarray(token_ids, np.float32)[:, None]
 
+    def copy_row(self, source: int, target: int, start: int, stop: int) -> None:
+        assert start <= len(self._rows[target]), "a copy leaves a gap in its row"
+        assert start <= stop <= len(self._rows[source]), "a copy of entries that were never written"
+        self._rows[target][start:] = self._rows[source][start:stop]
+
     def forward(self, steps: Sequence[Step], activity_layers: int = 0) -> list[StepResult]:
+        assert len({step.row for step in steps}) == len(steps), "a row appears at most once"
         return [self._step(step) for step in steps]
 
     def _step(self, step: Step) -> StepResult:
