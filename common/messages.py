@@ -23,6 +23,7 @@ class Feature(Enum):
     GO_AWAY = "go-away"
     PLAN = "plan"
     ACTIVITY = "activity"
+    DECODE_AHEAD = "decode-ahead"
 
 
 class Mode(Enum):
@@ -98,7 +99,10 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposed tokens of one round. `logprobs` is float16 [k], rounded up; `rows` float16 [k, entries]."""
+    """Proposed tokens of one round, the first `num_gated` of them final.
+
+    Of the k others, `logprobs` is float16 [k], rounded up; `rows` float16 [k, entries].
+    """
 
     round: int
     committed_len: int
@@ -110,6 +114,7 @@ class Draft:
     num_gated: int = 0
     draft_s: float = 0.0
     final: bool = False
+    num_decode: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ SUPPORTED_VERSIONS = frozenset({1})
 MAX_MESSAGE_BYTES = 32 << 20
 #: Draft lengths over this are refused before anything is allocated.
 MAX_DRAFT_LENGTH = 256
+#: Tokens that an edge decodes alone when asked once.
+MAX_DECODE_AHEAD = 1024
 #: Longest prompt on the wire, in tokens.
 MAX_PROMPT_TOKENS = 1 << 20
 MAX_NOTE_BYTES = 128
@@ -60,6 +62,7 @@ _FEATURES = {
     Feature.GO_AWAY: pb.FEATURE_GO_AWAY,
     Feature.PLAN: pb.FEATURE_PLAN,
     Feature.ACTIVITY: pb.FEATURE_ACTIVITY,
+    Feature.DECODE_AHEAD: pb.FEATURE_DECODE_AHEAD,
 }
 _MODES = {
     Mode.SPECULATIVE: pb.DECODE_MODE_SPECULATIVE,
@@ -232,6 +235,7 @@ def _draft_to_proto(m: Draft) -> pb.Draft:
         num_gated=m.num_gated,
         draft_s=m.draft_s,
         final=m.final,
+        num_decode=m.num_decode,
         correction=m.correction,
     )
     if m.logprobs is not None:
@@ -251,11 +255,16 @@ def _draft_from_proto(m: pb.Draft) -> Draft:
         raise InvalidRequest(f"draft.token_ids: {k} ids, at most {MAX_DRAFT_LENGTH}")
     if m.num_gated > k:
         raise InvalidRequest(f"draft.num_gated: {m.num_gated} of only {k} draft tokens")
+    if m.num_decode and (k or m.num_decode > MAX_DECODE_AHEAD):
+        raise InvalidRequest(
+            f"draft.num_decode: at most {MAX_DECODE_AHEAD}, and only behind a draft without tokens"
+        )
+    k -= m.num_gated  # from here on, of the tokens that are to be judged
     logprobs = None
     if m.logprobs:
         logprobs = _float16_from(m.logprobs, m.encoding, "draft.logprobs")
         if len(logprobs) != k:
-            raise InvalidRequest(f"draft.logprobs: {len(logprobs)} entries for {k} draft tokens")
+            raise InvalidRequest(f"draft.logprobs: {len(logprobs)} entries for {k} tokens to judge")
         # NaN fails the comparison too. q of 0 cannot have been drawn from; q over 1 is no probability.
         if not np.all((logprobs <= 0) & (logprobs > -np.inf)):
             raise InvalidRequest(
@@ -266,7 +275,7 @@ def _draft_from_proto(m: pb.Draft) -> Draft:
         rows = _float16_from(m.rows, m.encoding, "draft.rows")
         if k == 0 or len(rows) % k:
             raise InvalidRequest(
-                f"draft.rows: {len(rows)} entries do not divide among {k} draft tokens"
+                f"draft.rows: {len(rows)} entries do not divide among {k} tokens to judge"
             )
         if np.any(np.isnan(rows)) or np.any(rows == np.inf):
             raise InvalidRequest("draft.rows: must not hold NaN or +infinity")
@@ -287,6 +296,7 @@ def _draft_from_proto(m: pb.Draft) -> Draft:
         num_gated=m.num_gated,
         draft_s=_seconds(m.draft_s, "draft.draft_s"),
         final=m.final,
+        num_decode=m.num_decode,
     )
 
 

@@ -61,6 +61,8 @@ class _Live:
     punctual: bool = True
     unread: int = 0
     parked: bool = False
+    #: Tokens that the target has still to decode alone.
+    num_to_decode: int = 0
 
 
 @dataclass(slots=True)
@@ -136,13 +138,13 @@ class Batcher:
         assert outcome.verdict is not None, "a round that did not fail has a verdict"
         return outcome.verdict
 
-    async def decode(self, session: Session) -> AsyncIterator[Verdict]:
-        """Decodes with the target alone until the session is finished: one verdict a token."""
+    async def decode(self, session: Session, num_tokens: int) -> AsyncIterator[Verdict]:
+        """Decodes with the target alone, so many tokens or until the session is finished: one verdict a token."""
         outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         live = self._live[session.id]
-        live.deliver = outcomes.put_nowait
+        live.deliver, live.num_to_decode = outcomes.put_nowait, num_tokens
         self._enqueue(_decode_round(session, self._now()))
-        while True:
+        for _ in range(num_tokens):
             outcome = await outcomes.get()
             if outcome.error is not None:
                 raise outcome.error
@@ -355,11 +357,13 @@ class Batcher:
                     continue
                 if live.deliver is not None:
                     ready.append((live.deliver, outcome))
-                if session.open.mode is Mode.EDGE_ONLY and outcome.verdict is not None:
+                if live.num_to_decode and outcome.verdict is not None:
                     live.unread += 1
-                    live.parked = live.unread >= MAX_UNREAD
-                    if outcome.verdict.finish is None and not live.parked:
-                        self._rounds.append(_decode_round(session, self._now()))
+                    live.num_to_decode -= 1
+                    if outcome.verdict.finish is None and live.num_to_decode:
+                        live.parked = live.unread >= MAX_UNREAD
+                        if not live.parked:
+                            self._rounds.append(_decode_round(session, self._now()))
             released, self._released = self._released, []
             self._running = frozenset()
         self._call(_settle_on_loop, ready, [then for _, then in released])

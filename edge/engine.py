@@ -37,7 +37,7 @@ from .verifier import Prefill
 logger = logging.getLogger(__name__)
 
 #: What this edge can grant.
-FEATURES = frozenset({Feature.RESUME, Feature.GO_AWAY, Feature.ACTIVITY})
+FEATURES = frozenset({Feature.RESUME, Feature.GO_AWAY, Feature.ACTIVITY, Feature.DECODE_AHEAD})
 #: Last layers that an activity score may average over.
 MAX_ACTIVITY_LAYERS = 64
 
@@ -132,6 +132,10 @@ class Engine:
             return stored
         self._quota.spend(session.client, len(draft.token_ids) + 1)
         return await self.batcher.verify(session, draft)
+
+    def decode(self, session: Session, num_tokens: int) -> AsyncIterator[Verdict]:
+        """Decodes with the target alone, so many tokens or until the answer ends: one verdict a token."""
+        return self.batcher.decode(session, num_tokens)
 
     def more_candidates(self, session: Session, request: CandidatesRequest) -> Verdict:
         """More candidates for the open rejection, or the target's row."""

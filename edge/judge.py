@@ -59,27 +59,29 @@ def judge(
 ) -> Judgement:
     """Judges one draft.
 
-    logits: the target's rows before each draft token and after the last one, [k + 1, vocab].
+    logits: the target's rows before each draft token and after the last one, [k + 1, vocab]. Those of the tokens that
+    the device's gate took as final (draft.num_gated) are not looked at.
     position: index of the first draft token among the session's output tokens.
     Raises NonFinite when a row that matters holds NaN or +infinity.
     """
-    k = len(draft.token_ids)
+    k, final = len(draft.token_ids), draft.num_gated
     assert logits.shape[0] == k + 1, "one row per draft token and one for the bonus"
     if sampling.greedy:
-        return _judge_picks((greedy_token(row) for row in logits), draft)
+        return _judge_picks((greedy_token(row) for row in logits[final:]), draft)
     if correction is Correction.COUPLED:
         picks = (
-            coupled_token(distribution(float16_row(row), sampling), sampling.seed, position + i)
-            for i, row in enumerate(logits)
+            coupled_token(
+                distribution(float16_row(logits[i]), sampling), sampling.seed, position + i
+            )
+            for i in range(final, k + 1)
         )
         return _judge_picks(picks, draft)
-    for i, token in enumerate(draft.token_ids):
+    for i, token in enumerate(draft.token_ids[final:], final):
         row = float16_row(logits[i])
-        if i < draft.num_gated:
-            continue
         assert draft.logprobs is not None, "checked when the draft came in"
         p = distribution(row, sampling)
-        accept = accept_probability(float(p[token]), float(q_tilde(draft.logprobs[i])))
+        q = q_tilde(draft.logprobs[i - final])
+        accept = accept_probability(float(p[token]), float(q))
         if not uniform(sampling.seed, position + i, Stream.ACCEPT) < accept:
             return _reject(row, p, draft, i, sampling, correction, position + i)
     p = distribution(float16_row(logits[k]), sampling)
@@ -96,11 +98,14 @@ def candidates_from(
 
 
 def _judge_picks(picks: Iterable[int], draft: Draft) -> Judgement:
-    """Accepts while the draft agrees with the target's own picks; the first other pick is the correction."""
+    """Accepts while the draft agrees with the target's own picks; the first other pick is the correction.
+
+    picks: for each token that is not final, and one more.
+    """
     picked = iter(picks)
-    for i, token in enumerate(draft.token_ids):
+    for i, token in enumerate(draft.token_ids[draft.num_gated :], draft.num_gated):
         pick = next(picked)
-        if i >= draft.num_gated and pick != token:
+        if pick != token:
             return Judgement(i, pick)
     return Judgement(len(draft.token_ids), next(picked))
 
@@ -122,12 +127,13 @@ def _reject(
             return Judgement(i, candidates=candidates_from(p, sampling.seed, position, 0))
         case Correction.EDGE:
             assert draft.rows is not None, "checked when the draft came in"
-            q = distribution(draft.rows[i], sampling)
+            q = distribution(draft.rows[i - draft.num_gated], sampling)
         case Correction.TOPK:
             assert draft.rows is not None and draft.row_ids is not None, (
                 "checked when the draft came in"
             )
-            q = sparse_distribution(draft.row_ids[i], draft.rows[i], len(p))
+            judged = i - draft.num_gated
+            q = sparse_distribution(draft.row_ids[judged], draft.rows[judged], len(p))
         case Correction.COUPLED:
             raise AssertionError("coupled drafts are judged by picks")
     return Judgement(i, draw(residual(p, q), uniform(sampling.seed, position, Stream.CORRECT)))

@@ -141,7 +141,7 @@ class VerifierService(pb_grpc.VerifierServicer):
             logger.debug("session %s opened by %s", session.id, client)
             await stream.write(opened)
             if session.open.mode is Mode.EDGE_ONLY:
-                async for verdict in self._engine.batcher.decode(session):
+                async for verdict in self._engine.decode(session, session.room):
                     await stream.write(verdict)
             else:
                 await self._rounds(stream, session)
@@ -166,6 +166,9 @@ class VerifierService(pb_grpc.VerifierServicer):
             match message:
                 case Draft():
                     await stream.write(await self._engine.verify(session, message))
+                    if message.num_decode and session.finish is None:
+                        async for verdict in self._engine.decode(session, message.num_decode):
+                            await stream.write(verdict)
                 case CandidatesRequest():
                     await stream.write(self._engine.more_candidates(session, message))
                 case Cancel() | None:

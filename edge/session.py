@@ -17,6 +17,7 @@ from ..common.messages import (
     Correction,
     Draft,
     Finish,
+    Gate,
     Limits,
     Mode,
     Open,
@@ -96,7 +97,13 @@ class Session:
             self.committed.append(draft.correction)
             self.pending.append(draft.correction)
             self.open_row = None
-        return None
+        return self._close(draft) if draft.final else None
+
+    def _close(self, draft: Draft) -> Verdict:
+        """Takes the last tokens of an answer that the device's gate ended; the target does not see them."""
+        verdict = self.commit(draft, Judgement(len(draft.token_ids)), None)
+        self.remember(verdict)
+        return verdict
 
     def _check_tokens(self, draft: Draft) -> None:
         k = len(draft.token_ids)
@@ -112,7 +119,16 @@ class Session:
             raise InvalidRequest(
                 f"draft of {k} tokens, but only {max(room, 0)} may still be committed"
             )
+        if draft.final and not self._ends(draft):
+            raise InvalidRequest(
+                "draft.final: its last token must be a stop token that passed the gate"
+            )
+        if draft.num_gated and self.open.gate is not Gate.COMMITTED:
+            raise InvalidRequest(
+                f"draft.num_gated: the gate of this session is `{self.open.gate.value}`"
+            )
         sampling, correction = self.open.sampling, self.open.correction
+        k -= draft.num_gated
         if k == 0 or sampling.greedy or correction is Correction.COUPLED:
             return
         if draft.logprobs is None:
@@ -173,6 +189,12 @@ class Session:
         self.last_draft = draft
         self.round += 1
         return verdict
+
+    def _ends(self, draft: Draft) -> bool:
+        """Whether nothing is left to verify once this draft's final tokens are committed."""
+        stops = frozenset() if self.open.sampling.ignore_stop else self.stop_ids
+        last = draft.token_ids[-1:]
+        return draft.num_gated == len(draft.token_ids) and bool(last) and last[0] in stops
 
     def remember(self, verdict: Verdict) -> None:
         """Stores the verdict as it was sent, so that the same round again gets the same bytes."""

@@ -14,6 +14,7 @@ class Feature(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FEATURE_GO_AWAY: _ClassVar[Feature]
     FEATURE_PLAN: _ClassVar[Feature]
     FEATURE_ACTIVITY: _ClassVar[Feature]
+    FEATURE_DECODE_AHEAD: _ClassVar[Feature]
 
 class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -75,6 +76,7 @@ FEATURE_RESUME: Feature
 FEATURE_GO_AWAY: Feature
 FEATURE_PLAN: Feature
 FEATURE_ACTIVITY: Feature
+FEATURE_DECODE_AHEAD: Feature
 ENCODING_UNSPECIFIED: Encoding
 ENCODING_FLOAT16: Encoding
 ENCODING_FLOAT32: Encoding
@@ -209,7 +211,7 @@ class Resume(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., session_id: _Optional[str] = ..., committed_ids: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("round", "committed_len", "token_ids", "logprobs", "encoding", "correction", "rows", "row_ids", "num_gated", "draft_s", "final")
+    __slots__ = ("round", "committed_len", "token_ids", "logprobs", "encoding", "correction", "rows", "row_ids", "num_gated", "draft_s", "final", "num_decode")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_LEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +223,7 @@ class Draft(_message.Message):
     NUM_GATED_FIELD_NUMBER: _ClassVar[int]
     DRAFT_S_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    NUM_DECODE_FIELD_NUMBER: _ClassVar[int]
     round: int
     committed_len: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -232,7 +235,8 @@ class Draft(_message.Message):
     num_gated: int
     draft_s: float
     final: bool
-    def __init__(self, round: _Optional[int] = ..., committed_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[bytes] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., correction: _Optional[int] = ..., rows: _Optional[bytes] = ..., row_ids: _Optional[_Iterable[int]] = ..., num_gated: _Optional[int] = ..., draft_s: _Optional[float] = ..., final: _Optional[bool] = ...) -> None: ...
+    num_decode: int
+    def __init__(self, round: _Optional[int] = ..., committed_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[bytes] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., correction: _Optional[int] = ..., rows: _Optional[bytes] = ..., row_ids: _Optional[_Iterable[int]] = ..., num_gated: _Optional[int] = ..., draft_s: _Optional[float] = ..., final: _Optional[bool] = ..., num_decode: _Optional[int] = ...) -> None: ...
 
 class CandidatesRequest(_message.Message):
     __slots__ = ("round", "num_refused", "row")

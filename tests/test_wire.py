@@ -75,7 +75,7 @@ def equal(a: object, b: object) -> bool:
         Draft(
             round=7,
             committed_len=21,
-            token_ids=(3, 2, 1),
+            token_ids=(9, 8, 3, 2, 1),
             logprobs=np.array([-0.5, 0.0, -65504], np.float16),
             correction=0,
             rows=np.array([[0, -1], [-np.inf, 0], [-2, 0]], np.float16),
