@@ -12,7 +12,8 @@ from ..common.noise import Stream, uniform
 from ..common.tokenizer import Tokenizer
 from . import events
 from .answer import Answer
-from .correction import DraftToken
+from .block import Block
+from .draft_token import DraftToken
 from .drafter import Drafter
 from .edge_link import EdgeLink
 from .events import Emit
@@ -102,7 +103,7 @@ def device_only(
 
     while answer.finish is None:
         finish = Finish.CONTEXT if drafter.room <= 1 else None
-        tokens = drafter.propose(min(1, drafter.room), pick)
+        tokens = drafter.propose(Block(min(1, drafter.room)), pick)
         commit = answer.commit([t.token_id for t in tokens], finish)
         drafter.commit(commit.token_ids)
         now = clock.now()
@@ -113,7 +114,7 @@ def device_only(
         emit(events.Committed(statistics.num_rounds - 1, commit.token_ids, 0, commit.text))
     statistics.spend(draft=statistics.decode_s)
     statistics.total_s = clock.now() - start
-    return _done(answer, statistics, DEVICE_ONLY, model.name, "", emit)
+    return _done(answer, statistics, DEVICE_ONLY, model.name, "", emit, lossless=False)
 
 
 def _pick(logits: NDArray[np.float32], request: Request, position: int) -> int:
@@ -134,10 +135,12 @@ def _done(
     model: str,
     session_id: str,
     emit: Emit,
+    *,
+    lossless: bool = True,
 ) -> events.Done:
     assert answer.finish is not None, "the loop ends with a reason"
     done = events.Done(
-        answer.text, tuple(answer.ids), answer.finish, mode, model, session_id, statistics
+        answer.text, tuple(answer.ids), answer.finish, mode, model, session_id, statistics, lossless
     )
     emit(done)
     return done

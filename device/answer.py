@@ -10,6 +10,9 @@ from ..common.messages import Finish
 from ..common.sampling import Sampling
 from ..common.tokenizer import TextStream, Tokenizer
 
+#: Committed tokens that the text of provisional ones is decoded behind: a character may have begun in them.
+_PREVIEW_CONTEXT = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -32,12 +35,19 @@ class Answer:
         #: Ids that end this answer; empty when the session ignores them.
         self.stop_ids = frozenset() if sampling.ignore_stop else stop_ids
         self._cap = sampling.max_new_tokens
+        self._tokenizer = tokenizer
         self._stream = TextStream(tokenizer)
 
     @property
     def remaining(self) -> int:
         """Tokens that may still be committed."""
         return self._cap - len(self.ids)
+
+    def preview(self) -> TextStream:
+        """A decoder for tokens behind the answer that may be taken back; it knows the last few committed ones."""
+        stream = TextStream(self._tokenizer)
+        stream.push(self.ids[-_PREVIEW_CONTEXT:])
+        return stream
 
     def commit(self, token_ids: Iterable[int], finish: Finish | None = None) -> Commit:
         """Appends ids up to the answer's end.

@@ -20,18 +20,18 @@ from ..common.messages import Correction, ModelInfo
 from ..common.model import Model
 from ..common.prompt import TextSide, build_prompt, is_blank
 from ..common.sampling import Sampling
-from ..common.wire import MAX_DRAFT_LENGTH, SUPPORTED_VERSIONS
+from ..common.wire import SUPPORTED_VERSIONS
 from .alone import device_only, edge_only
 from .drafter import Drafter
 from .edge_link import EdgeLink, check_target
 from .events import Done, Emit, Event, Selected
 from .keywords import AUTO
-from .length import FixedLength
 from .request import Request
 from .selection import ACTIVITY_LAYERS, QUERY_WEIGHT, Selector, SelectorName, make_selector
 from .selection_picture import Cells, check_ending, save_selection
 from .session import Session
 from .statistics import Statistics
+from .tactics import Tactics
 from .view import ActivitySource, ViewOptions
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Question:
     edge: str = "127.0.0.1:50051"
     mode: AskMode = AskMode.SPECULATIVE
     draft_model: str = "scenes-draft"
-    draft_length: int = 8
+    tactics: Tactics = Tactics()
     correction: Correction = Correction.LOGITS
     selector: SelectorName | None = None
     visual_tokens: int = 0
@@ -81,7 +81,6 @@ class Question:
             raise InvalidRequest("the query is empty; ask something with --query")
         check_target(self.edge)
         for flag, value, most in (
-            ("--draft-length", self.draft_length, MAX_DRAFT_LENGTH),
             ("--visual-tokens", self.visual_tokens, _MOST_TOKENS),
             ("--selection-candidates", self.selection_candidates, _MOST_TOKENS),
             ("--selection-rank", self.selection_rank, _MOST_TOKENS),
@@ -234,6 +233,7 @@ async def _edge_only(
 
 
 async def _speculate(question: Question, request: Request, model: Model, meters: _Meters) -> Done:
+    tactics = question.tactics
     with ThreadPoolExecutor(1, "draft") as executor:
         async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
             session = Session(
@@ -242,7 +242,9 @@ async def _speculate(question: Question, request: Request, model: Model, meters:
                 link,
                 selector=question.make_selector(),
                 view=question.view,
-                length=FixedLength(question.draft_length),
+                length=tactics.make_length(request, model.vocab_size),
+                gate=tactics.make_gate(),
+                branching=tactics.branching,
                 executor=executor,
                 **meters._asdict(),
             )

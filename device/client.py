@@ -14,14 +14,16 @@ import typer
 
 from .. import __version__
 from ..common.errors import CovspecError, InvalidRequest
-from ..common.messages import Correction
+from ..common.messages import Correction, Gate
 from ..common.model import Model
 from ..common.prompt import TextSide
 from ..common.sampling import Sampling
 from .ask import AskMode, Question, ask
 from .events import Emit
+from .length import LengthName
 from .output import JsonOutput, SpeculationOutput, TextOutput, card, console
 from .selection import SelectorName
+from .tactics import Tactics
 from .view import ActivitySource
 
 #: What a shell says of a program that a closed pipe ended: 128 + SIGPIPE.
@@ -75,7 +77,8 @@ def command(
         bool,
         _option(
             "--show-speculation",
-            help="Accepted green, rejected struck out in red, corrected yellow, bonus cyan.",
+            help="Accepted green, rejected struck out in red, corrected yellow, bonus cyan; "
+            "provisional dim, final without verification pink.",
         ),
     ] = False,
     max_new_tokens: Annotated[
@@ -98,8 +101,39 @@ def command(
         str, _option(help="Alias, local folder, hub id, or table:FILE.npz.")
     ] = _Q.draft_model,
     draft_length: Annotated[
-        int, _option(help="Tokens to draft in a round; 0 lets the edge decode.")
-    ] = _Q.draft_length,
+        int, _option(help="Tokens to draft in a round (the first one's); 0 lets the edge decode.")
+    ] = _Q.tactics.draft_length,
+    length_policy: Annotated[
+        LengthName,
+        _option(
+            help="fixed; ema: by acceptance and the cost of a rejection; plan: as the edge says; "
+            "goodput: what promises most tokens a second."
+        ),
+    ] = _Q.tactics.length_policy,
+    bandwidth_hz: Annotated[
+        float, _option(help="The link's, for ema's cost of a rejection; 0: it is measured.")
+    ] = _Q.tactics.bandwidth_hz,
+    snr_db: Annotated[float, _option(help="The same link's SNR.")] = _Q.tactics.snr_db,
+    gate: Annotated[
+        Gate,
+        _option(
+            help="Confident draft tokens: verified like all (off), final without verification "
+            "(committed: the paper's, lossy), or provisional until the next verdict (optimistic)."
+        ),
+    ] = _Q.tactics.gate,
+    gate_threshold: Annotated[
+        float, _option(help="Margin from which a token is confident, 0 to 1.")
+    ] = _Q.tactics.gate_threshold,
+    max_gated: Annotated[
+        int, _option(help="Confident tokens that may pile up before verification.")
+    ] = _Q.tactics.max_gated,
+    branches: Annotated[
+        int,
+        _option(help="Branches to draft for the first outcome while a verdict travels; 0: none."),
+    ] = _Q.tactics.branches,
+    branch_decay: Annotated[
+        float, _option(help="How many as many for each outcome further on, 0 to 1.")
+    ] = _Q.tactics.branch_decay,
     correction: Annotated[
         Correction, _option(help="How a rejected token is replaced when sampling.")
     ] = _Q.correction,
@@ -157,7 +191,17 @@ def command(
         edge=edge,
         mode=mode,
         draft_model=draft_model,
-        draft_length=draft_length,
+        tactics=Tactics(
+            draft_length=draft_length,
+            length_policy=length_policy,
+            bandwidth_hz=bandwidth_hz,
+            snr_db=snr_db,
+            gate=gate,
+            gate_threshold=gate_threshold,
+            max_gated=max_gated,
+            branches=branches,
+            branch_decay=branch_decay,
+        ),
         correction=correction,
         selector=selector,
         visual_tokens=visual_tokens,

@@ -13,7 +13,8 @@ x: the draft token. q~(x) >= q(x): its float16 log-probability, rounded up. Acce
 
 Draws are keyed by (seed, position), position being the index of the output token. A draft's draw is keyed by the
 committed length at which its round began as well, so that no number is used for two drafts of one position: a
-discarded draft token leaves nothing behind.
+discarded draft token leaves nothing behind, and a branch that was drafted ahead of its verdict holds the very tokens
+that would be drafted after it.
 """
 
 from __future__ import annotations
@@ -39,31 +40,17 @@ from ..common.accept import (
 )
 from ..common.errors import EdgeFailure
 from ..common.messages import CandidatesRequest, Correction, Float16Row, Verdict
-from ..common.noise import Stream, uniform
+from ..common.noise import Stream, gumbel, uniform
 from ..common.sampling import Sampling
-
-Float32Row = NDArray[np.float32]
+from .draft_token import DraftToken, Float32Row
 
 #: Entries of a row that go up in `topk` mode (Multi-SPIN's truncated vocabulary).
 TOP_ENTRIES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class DraftToken:
-    """A proposed token and what its verdict will need. V: vocabulary size."""
-
-    token_id: int
-    #: The distribution that it was really drawn from, [V]; None when greedy or coupled.
-    q: Float32Row | None = None
-    #: `edge`: the float16 row behind q, [V]. `topk`: its kept probabilities, [n].
-    row: Float16Row | None = None
-    #: `topk`: the ids of the kept probabilities, [n].
-    row_ids: NDArray[np.uint32] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
-    """What goes up beside the ids of k draft tokens; fields as in messages.Draft."""
+    """What goes up beside the ids of k tokens that are to be judged; fields as in messages.Draft."""
 
     logprobs: Float16Row | None = None
     rows: Float16Row | None = None
@@ -82,6 +69,9 @@ class Corrector(Protocol):
 
         logits: float32 [V] of the draft model.
         """
+
+    def outlook(self, logits: Float32Row, position: int) -> Float32Row:
+        """How probable each token is to be the target's at `position`, as far as the draft model knows, [V]."""
 
     def evidence(self, tokens: Sequence[DraftToken]) -> Evidence:
         """What the edge needs to judge these tokens."""
@@ -112,7 +102,11 @@ class Greedy:
 
     def draw(self, logits: Float32Row, position: int, begin: int) -> DraftToken:
         """argmax of the logits, ties to the lowest id."""
-        return DraftToken(greedy_token(logits))
+        return DraftToken(greedy_token(logits), logits=logits)
+
+    def outlook(self, logits: Float32Row, position: int) -> Float32Row:
+        """softmax of the logits."""
+        return _softmax(logits)
 
     def evidence(self, tokens: Sequence[DraftToken]) -> Evidence:
         """Nothing: the edge compares ids."""
@@ -132,7 +126,15 @@ class Coupled:
     def draw(self, logits: Float32Row, position: int, begin: int) -> DraftToken:
         """argmax of log q + g(seed, position)."""
         q = distribution(float16_row(logits), self._sampling)
-        return DraftToken(coupled_token(q, self._sampling.seed, position))
+        return DraftToken(coupled_token(q, self._sampling.seed, position), q, logits=logits)
+
+    def outlook(self, logits: Float32Row, position: int) -> Float32Row:
+        """softmax of log q + g: the noise is the target's own, so it is known which tokens it favours."""
+        q = distribution(float16_row(logits), self._sampling)
+        with np.errstate(divide="ignore"):
+            score = np.log(q)
+        score += gumbel(self._sampling.seed, position, q.size)
+        return _softmax(score)
 
     def evidence(self, tokens: Sequence[DraftToken]) -> Evidence:
         """Nothing: the edge compares ids."""
@@ -153,7 +155,12 @@ class EdgeRows:
         """x ~ q."""
         row = float16_row(logits)
         q = distribution(row, self._sampling)
-        return DraftToken(_draw(q, self._sampling.seed, position, begin), q, row)
+        x = _draw(q, self._sampling.seed, position, begin)
+        return DraftToken(x, q, row, logits=logits)
+
+    def outlook(self, logits: Float32Row, position: int) -> Float32Row:
+        """q."""
+        return distribution(float16_row(logits), self._sampling)
 
     def evidence(self, tokens: Sequence[DraftToken]) -> Evidence:
         """q~(x) and the row that the edge derives q from."""
@@ -176,7 +183,12 @@ class TopEntries:
         full = distribution(float16_row(logits), self._sampling)
         ids, probs = top_entries(full, min(self._num_entries, len(full)))
         q = sparse_distribution(ids, probs, len(full))
-        return DraftToken(_draw(q, self._sampling.seed, position, begin), q, probs, ids)
+        x = _draw(q, self._sampling.seed, position, begin)
+        return DraftToken(x, q, probs, ids, logits)
+
+    def outlook(self, logits: Float32Row, position: int) -> Float32Row:
+        """q, before it is cut to its largest entries: the target's is not."""
+        return distribution(float16_row(logits), self._sampling)
 
     def evidence(self, tokens: Sequence[DraftToken]) -> Evidence:
         """q~(x) and the entries that the edge derives q from."""
@@ -199,7 +211,11 @@ class Logits:
     def draw(self, logits: Float32Row, position: int, begin: int) -> DraftToken:
         """x ~ q."""
         q = distribution(float16_row(logits), self._sampling)
-        return DraftToken(_draw(q, self._sampling.seed, position, begin), q)
+        return DraftToken(_draw(q, self._sampling.seed, position, begin), q, logits=logits)
+
+    def outlook(self, logits: Float32Row, position: int) -> Float32Row:
+        """q."""
+        return distribution(float16_row(logits), self._sampling)
 
     def evidence(self, tokens: Sequence[DraftToken]) -> Evidence:
         """q~(x)."""
@@ -238,6 +254,12 @@ class Candidates(Logits):
             if verdict.token_id is not None:
                 return verdict.token_id
         return _draw_residual(self._sampling, verdict.row, rejected, position, index=num_refused)
+
+
+def _softmax(logits: Float32Row) -> Float32Row:
+    weights: Float32Row = np.exp(logits - logits.max())
+    weights /= weights.sum(dtype=np.float64)
+    return weights
 
 
 def _draw(q: Float32Row, seed: int, position: int, begin: int) -> int:

@@ -2,6 +2,9 @@
 
     opened → selected → (draft → verdict → commit)* → done
 
+With a gate, confident tokens come before their `draft`: each as a `provisional` (`optimistic`), which the verdict may
+take back, or as a `commit` with `gated` (`committed`), which is final without a verdict and not lossless.
+
 Edge-only sessions have no `selected` and no `draft`; device-only ones have neither `opened` nor `verdict`.
 """
 
@@ -56,13 +59,32 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The device proposes tokens."""
+    """The device proposes tokens.
+
+    num_gated: so many at the front had passed the gate. num_reused: so many at the front came from a branch.
+    """
 
     event: ClassVar[str] = "draft"
     round: int
     committed_len: int
     token_ids: tuple[int, ...]
     draft_s: float
+    num_gated: int = 0
+    num_reused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Provisional:
+    """A token that passed the `optimistic` gate: the next verdict confirms it or takes it back, with all behind it.
+
+    position: index among the output tokens. text: what it would add to the answer's text.
+    """
+
+    event: ClassVar[str] = "provisional"
+    round: int
+    position: int
+    token_id: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +121,7 @@ class Judged:
 class Committed:
     """Tokens that are final: the first `num_accepted` were drafted, the rest came from the verdict.
 
+    gated: they passed the `committed` gate instead, and no verdict was asked for.
     text: what became certain of the answer's text; it may trail the ids inside a character.
     """
 
@@ -107,11 +130,12 @@ class Committed:
     token_ids: tuple[int, ...]
     num_accepted: int
     text: str
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The answer is whole."""
+    """The answer is whole. lossless: it follows the target's distribution, or is the target's own when greedy."""
 
     event: ClassVar[str] = "done"
     text: str
@@ -121,9 +145,10 @@ class Done:
     model: str
     session_id: str
     statistics: Statistics
+    lossless: bool = True
 
 
-Event = Opened | Selected | Drafted | Judged | Committed | Done
+Event = Opened | Selected | Drafted | Provisional | Judged | Committed | Done
 #: Takes each event as it happens.
 Emit = Callable[[Event], None]
 

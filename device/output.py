@@ -3,7 +3,7 @@
 | output | stdout |
 |---|---|
 | text (default) | the answer as it commits |
-| `--show-speculation` | accepted green, ~~rejected~~ red, corrected yellow, bonus cyan |
+| `--show-speculation` | accepted green, ~~rejected~~ red, corrected yellow, bonus cyan, provisional dim, final pink |
 | `--jsonl` | one event a line |
 | `--json` | one object at the end |
 """
@@ -28,9 +28,17 @@ _STYLES = {
     "corrected": "yellow",
     "bonus": "cyan",
     "decoded": "",
+    "provisional": "dim",
+    "gated": "bright_magenta",
 }
 #: The same without colour.
-_MARKS = {"rejected": ("[-", "-]"), "corrected": ("{+", "+}"), "bonus": ("{", "}")}
+_MARKS = {
+    "rejected": ("[-", "-]"),
+    "corrected": ("{+", "+}"),
+    "bonus": ("{", "}"),
+    "gated": ("<", ">"),
+    "provisional": ("(", ")"),
+}
 
 
 def console(color: str, *, stderr: bool) -> Console:
@@ -74,7 +82,10 @@ class JsonOutput:
 
 
 class SpeculationOutput:
-    """Streams the answer with the fate of every drafted token."""
+    """Streams the answer with the fate of every drafted token.
+
+    Provisional text stands as it was shown once it is accepted; what a verdict takes back is shown again, rejected.
+    """
 
     def __init__(self, out: Console, tokenizer: Tokenizer, stop_ids: frozenset[int]) -> None:
         self._out = out
@@ -82,23 +93,33 @@ class SpeculationOutput:
         self._stop_ids = stop_ids
         self._text = TextStream(tokenizer)
         self._drafted: tuple[int, ...] = ()
+        self._num_shown = 0  # tokens of this round that were shown as provisional
+        self._num_final = 0  # tokens of this round that the gate made final
 
     def __call__(self, event: Event) -> None:
         """Shows a commit with the draft that it came from."""
         match event:
+            case events.Provisional(token_id=token_id, text=text):
+                self._num_shown += 1
+                if token_id not in self._stop_ids:
+                    self._show("provisional", text)
+            case events.Committed(gated=True, token_ids=token_ids):
+                self._num_final += len(token_ids)
+                for token_id in token_ids:
+                    self._speak("gated", token_id)
             case events.Drafted(token_ids=token_ids):
-                self._drafted = token_ids
+                self._drafted = token_ids[self._num_final :]
             case events.Committed():
                 self._commit(event)
-                self._drafted = ()
+                self._drafted, self._num_shown, self._num_final = (), 0, 0
             case events.Done():
                 self._show("accepted", self._text.finish())
                 self._out.print()
 
     def _commit(self, event: events.Committed) -> None:
         n = event.num_accepted
-        for token_id in event.token_ids[:n]:
-            self._speak("accepted", token_id)
+        for i, token_id in enumerate(event.token_ids[:n]):
+            self._speak("accepted", token_id, silent=i < self._num_shown)
         rejected = [t for t in self._drafted[n:] if t not in self._stop_ids]
         if rejected:
             self._show("rejected", self._tokenizer.decode(rejected))
@@ -106,9 +127,11 @@ class SpeculationOutput:
         for token_id in event.token_ids[n:]:
             self._speak(last, token_id)
 
-    def _speak(self, fate: str, token_id: int) -> None:
+    def _speak(self, fate: str, token_id: int, *, silent: bool = False) -> None:
         if token_id not in self._stop_ids:
-            self._show(fate, self._text.push([token_id]))
+            text = self._text.push([token_id])
+            if not silent:
+                self._show(fate, text)
 
     def _show(self, fate: str, text: str) -> None:
         if not text:
@@ -125,7 +148,8 @@ def card(done: events.Done) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()
-    table.add_row(done.mode, f"{done.model} · ended by {done.finish.value}")
+    lossy = "" if done.lossless else " · lossy: not the target's distribution"
+    table.add_row(done.mode, f"{done.model} · ended by {done.finish.value}{lossy}")
     table.add_row(
         "speed",
         f"{_number(s.tokens_per_s, '.1f')} tokens/s · {s.num_tokens} tokens · "
@@ -136,6 +160,16 @@ def card(done: events.Done) -> Table:
             "rounds",
             f"{s.num_rounds} · accept rate {_number(s.accept_rate, '.3f')} · "
             f"accept length {_number(s.accept_length, '.2f')} · {s.num_draft_tokens} drafted",
+        )
+    if s.num_gated_tokens:
+        fate = "verified with the next draft" if done.lossless else "final, never verified (lossy)"
+        table.add_row("gate", f"{s.num_gated_tokens} confident tokens · {fate}")
+    if s.branches.num_rounds:
+        b = s.branches
+        table.add_row(
+            "branches",
+            f"{b.num_hits} hits in {b.num_rounds} rounds · {b.num_hit_tokens} tokens drafted ahead, "
+            f"{b.num_wasted_tokens} wasted · {_seconds(b.filled_s)} of {_seconds(b.idle_s)} idle filled",
         )
     for name, kinds in (("up", s.traffic.up), ("down", s.traffic.down)):
         if kinds:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from ..common.messages import Correction, DeviceProfile, Feature, Mode, Open
+from ..common.messages import Correction, DeviceProfile, Feature, Gate, Mode, Open
 from ..common.prompt import Prompt
 from ..common.sampling import Sampling
 from ..common.wire import MAX_DRAFT_LENGTH
 
-FEATURES = frozenset({Feature.GO_AWAY, Feature.PLAN})
+FEATURES = frozenset({Feature.GO_AWAY, Feature.PLAN, Feature.DECODE_AHEAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,13 @@ class Request:
     #: The question as the user typed it; visual tokens are chosen by it.
     query: str = ""
 
-    def to_open(self, mode: Mode, tokenizer_fingerprint: bytes, activity_layers: int = 0) -> Open:
+    def to_open(
+        self,
+        mode: Mode,
+        tokenizer_fingerprint: bytes,
+        activity_layers: int = 0,
+        gate: Gate = Gate.OFF,
+    ) -> Open:
         """The first message of its session."""
         wanted = FEATURES | ({Feature.ACTIVITY} if activity_layers else set())
         return Open(
@@ -40,6 +46,7 @@ class Request:
             image_position=self.prompt.image_position,
             mode=mode,
             correction=self.correction,
+            gate=gate,
             profile=DeviceProfile(max_draft_length=MAX_DRAFT_LENGTH),
             activity_layers=activity_layers,
             features=frozenset(wanted),

@@ -1,7 +1,7 @@
 """One speculative session on the device: the round loop. C, Fig. 1.
 
-    open ─► select ─► ┌► draft ─► send ─► verdict ─► correct ─► commit ─┐ ─► done
-                      └─────────────────── next round ──────────────────┘
+    open ─► select ─► ┌► draft ─► gate ─► send ─► branch ─► verdict ─► correct ─► commit ─┐ ─► done
+                      └──────────────────────────── next round ───────────────────────────┘
 
 `committed_len` is all that both sides have to agree on. A draft builds on it; a verdict moves it; a correction that the
 device draws itself moves it once more and rides up with the next draft.
@@ -10,32 +10,34 @@ device draws itself moves it once more and rides up with the next draft.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
+import threading
 from concurrent.futures import Executor
-from dataclasses import replace
-from typing import TypeVar
-
-import numpy as np
 
 from ..common.clock import Clock
-from ..common.messages import CandidatesRequest, Draft, Mode, Opened, Verdict
+from ..common.messages import CandidatesRequest, Draft, Feature, Mode, Opened, Plan, Verdict
+from ..common.messages import Gate as GateKind
+from ..common.wire import MAX_DECODE_AHEAD, MAX_DRAFT_LENGTH
 from . import events
 from .answer import Answer
-from .correction import Corrector, DraftToken, corrector
+from .block import Block
+from .branch import MAX_ROWS, Branches, Branching
+from .correction import Corrector, corrector
+from .draft_token import DraftToken
 from .drafter import Drafter
 from .edge_link import DecodeStream, EdgeLink
 from .events import Emit
+from .gate import Gate, NoGate
 from .length import LengthPolicy, RoundOutcome, clamp_length
+from .preparation import Preparation
 from .request import Request
-from .selection import Indices, Selector
+from .selection import Selector
 from .statistics import Statistics
-from .verdict import check_verdict, receive_opened, receive_verdict
-from .view import PAPER, ViewOptions, look
+from .verdict import check_verdict, receive_verdict
+from .view import PAPER, ViewOptions
+from .worker import Worker
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
+#: Tokens that the edge is asked to decode ahead at first.
+_FIRST_AHEAD = 16
 
 
 class Session:
@@ -52,6 +54,8 @@ class Session:
         *,
         selector: Selector,
         length: LengthPolicy,
+        gate: Gate | None = None,
+        branching: Branching | None = None,
         executor: Executor,
         clock: Clock,
         emit: Emit,
@@ -61,164 +65,233 @@ class Session:
         self._request = request
         self._drafter = drafter
         self._link = link
-        self._selector = selector
-        self._view = view
-        self._target_layers = view.target_layers(selector) if request.image_bytes else 0
         self._length = length
-        self._executor = executor
+        self._gate = gate or NoGate()
+        self._branching = branching or Branching()
         self._clock = clock
         self._emit = emit
         self._corrector: Corrector = corrector(request.correction, request.sampling)
         self._statistics = statistics or Statistics()
+        self._worker = Worker(executor, clock, self._statistics)
+        self._preparation = Preparation(
+            request,
+            drafter,
+            selector,
+            view,
+            self._worker,
+            emit,
+            gate=self._gate.kind,
+            num_spare_rows=MAX_ROWS if self._branching.fan_out else 0,
+        )
         self._round = 0
+        self._plan: Plan | None = None
+        #: Verdicts that will come without another draft, and how many were asked for the last time.
+        self._num_owed = self._num_asked = 0
         #: The correction that the device drew itself and has yet to send.
         self._own_correction: int | None = None
         self._opened: Opened
         self._answer: Answer
+        self._branches: Branches
 
     async def run(self) -> events.Done:
         """The whole session. Emits events; raises what ends it early, after telling the edge."""
         start = self._clock.now()
         async with self._link.decode() as stream:
             self._statistics.traffic = stream.traffic
-            await self._open(stream, start)
+            await self._open(stream)
             first_round = self._clock.now()
             while self._answer.finish is None:
                 await self._one_round(stream)
                 now = self._clock.now()
                 self._statistics.first_token_s = self._statistics.first_token_s or now - start
                 self._statistics.decode_s = now - first_round
-        self._statistics.total_s = self._clock.now() - start
+            self._statistics.total_s = self._clock.now() - start
         return self._done()
 
     async def _one_round(self, stream: DecodeStream) -> None:
-        committed_len = len(self._answer.ids)
-        tokens, draft_s = await self._draft(committed_len)
-        sent = self._clock.now()
-        await stream.send(self._message(committed_len, tokens, draft_s))
-        verdict = await receive_verdict(stream, self._round)
+        begin, sent = len(self._answer.ids), self._clock.now()
+        if self._num_owed:
+            self._num_owed -= 1  # the edge decodes on, as it was asked to
+            block, draft_s = Block(0), 0.0
+        else:
+            block, draft_s = await self._draft(begin)
+            sent = self._clock.now()
+            await stream.send(self._message(begin, block, draft_s))
+        if self._answer.finish is not None:
+            return  # a final token ended the answer: there is nothing left to ask for
+        verdict = await self._branch(stream, begin, block)
         wait_s = self._clock.now() - sent
-        check_verdict(verdict, committed_len, len(tokens), self._drafter.model.vocab_size)
-        self._observe(verdict, len(tokens), draft_s, wait_s)
-        token_ids = await self._correct(stream, verdict, tokens)
-        self._commit(verdict, token_ids)
+        num_final = self._num_final(block)
+        check_verdict(verdict, begin, len(block.tokens), self._drafter.model.vocab_size, num_final)
+        self._observe(verdict, block, draft_s, wait_s)
+        token_ids = await self._correct(stream, verdict, begin, block)
+        self._commit(verdict, begin, block, token_ids)
         self._round += 1
 
-    async def _open(self, stream: DecodeStream, start: float) -> None:
-        """Opens the session while the draft model looks at the picture, then shows it the prompt."""
-        await stream.send(
-            self._request.to_open(
-                Mode.SPECULATIVE,
-                self._drafter.model.tokenizer.fingerprint,
-                activity_layers=self._target_layers,
-            )
-        )
-        opened, _ = await asyncio.gather(self._greet(stream), self._look())
-        if self._target_layers:
-            await self._select(opened)
-        self._statistics.spend(open=self._clock.now() - start)
-        self._opened, self._round = opened, opened.round
+    async def _open(self, stream: DecodeStream) -> None:
+        """Opens the session; state of earlier ones ends here."""
+        started = self._clock.now()
+        self._opened = opened = await self._preparation.open(stream)
+        self._statistics.spend(open=self._clock.now() - started)
+        self._round, self._plan = opened.round, opened.plan
         self._answer = Answer(
             self._drafter.model.tokenizer, self._request.sampling, opened.stop_ids
         )
-        self._length.reset()
-        self._emit(
-            events.Selected(
-                self._selector.name, self._drafter.num_visual_tokens, tuple(self._kept.tolist())
-            )
+        self._length.reset(opened)
+        self._branches = Branches(
+            self._drafter,
+            self._corrector,
+            self._branching,
+            self._answer.stop_ids,
+            self._clock,
+            self._statistics.branches,
         )
 
-    async def _greet(self, stream: DecodeStream) -> Opened:
-        opened = await receive_opened(stream)
-        self._emit(events.Opened.of(opened))
-        return opened
-
-    async def _look(self) -> None:
-        """What the draft model can do before the edge has answered."""
-        image = self._request.image
-        if image is not None:
-            await self._timed("vision", lambda: self._drafter.see(image))
-        self._context, _ = await self._timed(
-            "select", lambda: look(self._drafter, self._request, self._selector, self._view)
-        )
-        if not self._target_layers:
-            await self._select(None)
-
-    async def _select(self, opened: Opened | None) -> None:
-        """Chooses visual tokens and prefills the draft model with those alone, C(10)-C(15)."""
-        context = self._context
-        if opened is not None:
-            context = replace(context, activity=opened.activity)
-        self._kept: Indices = np.arange(0)
-        if context.num_tokens:
-            self._kept, _ = await self._timed("select", lambda: self._selector.select(context))
-        prompt, cap = self._request.prompt, self._request.sampling.max_new_tokens
-        fits, _ = await self._timed(
-            "prefill", lambda: self._drafter.prefill(prompt, self._kept, cap)
-        )
-        if not fits:
-            logger.warning("the prompt does not fit the draft model: the edge decodes alone")
-
-    async def _draft(self, committed_len: int) -> tuple[list[DraftToken], float]:
-        """Proposes tokens. Returns them and the seconds it took."""
+    def _new_block(self, begin: int) -> Block | None:
+        """An empty draft behind `begin` committed tokens, as long as policy and limits let it get; None for none."""
         limits = self._opened.limits
-        k = clamp_length(
-            self._length.length(),
-            remaining=self._answer.remaining,
-            draft_room=self._drafter.room,
-            target_room=limits.max_model_len
-            - self._request.target_len(self._opened.num_visual_tokens)
-            - committed_len,
+        prompt_len = self._request.target_len(self._opened.num_visual_tokens)
+        longest = clamp_length(
+            MAX_DRAFT_LENGTH,
+            remaining=self._request.sampling.max_new_tokens - begin,
+            draft_room=self._drafter.room - (begin - self._drafter.committed_len),
+            target_room=limits.max_model_len - prompt_len - begin,
             max_draft_length=limits.max_draft_length,
+            planned=MAX_DRAFT_LENGTH if self._plan is None else self._plan.draft_length,
         )
+        k = min(self._length.length(), longest)
         if k == 0:
-            return [], 0.0
+            return None
+        max_gated = min(self._gate.max_gated, longest - k)
+        return Block(k, gate=self._gate, max_gated=max_gated, stop_ids=self._answer.stop_ids)
 
-        def propose() -> list[DraftToken]:
-            draw = self._corrector.draw
-            return self._drafter.propose(
-                k,
-                lambda logits, position: draw(logits, position, committed_len),
-                self._answer.stop_ids,
+    async def _draft(self, begin: int) -> tuple[Block, float]:
+        """Drafts until the gate calls and k tokens from there. Returns them and the seconds it took."""
+        block = self._new_block(begin)
+        if block is None:
+            return Block(0), 0.0
+        draw = self._corrector.draw
+        loop, gated = asyncio.get_running_loop(), asyncio.Queue[DraftToken | None]()
+
+        def tell(token: DraftToken) -> None:
+            loop.call_soon_threadsafe(gated.put_nowait, token)
+
+        def propose() -> None:
+            self._drafter.propose(
+                block, lambda logits, position: draw(logits, position, begin), tell
             )
 
-        tokens, draft_s = await self._timed("draft", propose)
+        work = asyncio.ensure_future(self._worker.timed("draft", propose))
+        work.add_done_callback(lambda _: gated.put_nowait(None))
+        preview, position = self._answer.preview(), begin
+        # Confident tokens show at once: their draft may take as long as many rounds.
+        while (token := await gated.get()) is not None:
+            if self._gate.kind is GateKind.COMMITTED:
+                self._commit_gated(token.token_id)
+            else:
+                text = preview.push([token.token_id])
+                self._emit(events.Provisional(self._round, position, token.token_id, text))
+                position += 1
+        _, draft_s = await work
+        num_reused = self._drafter.num_reused
+        self._statistics.num_gated_tokens += block.num_gated
+        self._branches.observe_draft(len(block.tokens) - num_reused, draft_s)
         self._emit(
-            events.Drafted(self._round, committed_len, tuple(t.token_id for t in tokens), draft_s)
+            events.Drafted(
+                self._round, begin, tuple(block.token_ids), draft_s, block.num_gated, num_reused
+            )
         )
-        return tokens, draft_s
+        return block, draft_s
 
-    def _message(self, committed_len: int, tokens: list[DraftToken], draft_s: float) -> Draft:
-        evidence = self._corrector.evidence(tokens)
+    def _commit_gated(self, token_id: int) -> None:
+        """Makes a token final without a verdict, C(17)."""
+        commit = self._answer.commit([token_id])
+        self._statistics.num_tokens = len(self._answer.ids)
+        self._emit(events.Committed(self._round, commit.token_ids, 0, commit.text, gated=True))
+
+    def _num_final(self, block: Block) -> int:
+        """Tokens at a draft's front that no verdict can take back."""
+        return block.num_gated if self._gate.kind is GateKind.COMMITTED else 0
+
+    def _ask_ahead(self, begin: int, block: Block) -> int:
+        """How many tokens the edge is to decode behind an empty draft's: twice as many each time it is asked in a row.
+
+        So that a length of 0 does not cost a round trip for every token.
+        """
+        if block.tokens or Feature.DECODE_AHEAD not in self._opened.features:
+            self._num_asked = 0
+            return 0
+        self._num_asked = min(max(_FIRST_AHEAD, 2 * self._num_asked), MAX_DECODE_AHEAD)
+        return min(self._num_asked, self._request.sampling.max_new_tokens - begin - 1)
+
+    def _message(self, begin: int, block: Block, draft_s: float) -> Draft:
+        num_final = self._num_final(block)
+        evidence = self._corrector.evidence(block.tokens[num_final:])
         own, self._own_correction = self._own_correction, None
+        self._num_owed = self._ask_ahead(begin, block)
         return Draft(
             round=self._round,
-            committed_len=committed_len,
-            token_ids=tuple(t.token_id for t in tokens),
+            committed_len=begin,
+            token_ids=tuple(block.token_ids),
             logprobs=evidence.logprobs,
             correction=own,
             rows=evidence.rows,
             row_ids=evidence.row_ids,
+            num_gated=num_final,
             draft_s=draft_s,
+            final=self._answer.finish is not None,
+            num_decode=self._num_owed,
         )
 
-    def _observe(self, verdict: Verdict, num_drafted: int, draft_s: float, wait_s: float) -> None:
+    async def _branch(self, stream: DecodeStream, begin: int, block: Block) -> Verdict:
+        """Waits for the verdict; meanwhile the draft model goes on from what it may say, C(23)."""
+        branches = self._branches
+        if not (block.tokens and branches.growing):
+            return await receive_verdict(stream, self._round)
+        stop, started = threading.Event(), self._clock.now()
+        growth = asyncio.ensure_future(
+            self._worker.run(
+                lambda: branches.grow(
+                    block.tokens, self._num_final(block), begin, self._new_block, stop.is_set
+                )
+            )
+        )
+        try:
+            return await receive_verdict(stream, self._round)
+        finally:
+            arrived = self._clock.now()
+            stop.set()
+            await growth
+            branches.stop(started, arrived)
+
+    def _observe(self, verdict: Verdict, block: Block, draft_s: float, wait_s: float) -> None:
         """Books a verdict and lets the length policy learn from it."""
-        self._statistics.count_round(num_drafted, verdict.num_accepted)
+        num_final = self._num_final(block)
+        self._plan = verdict.plan or self._plan
+        self._statistics.count_round(
+            len(block.tokens) - num_final, verdict.num_accepted - num_final
+        )
         self._statistics.spend(wait=wait_s, queue=verdict.queue_s, verify=verdict.verify_s)
         self._length.update(
             RoundOutcome(
-                num_drafted, verdict.num_accepted, draft_s, wait_s, verdict.verify_s, verdict.plan
+                len(block.tokens),
+                verdict.num_accepted,
+                draft_s,
+                wait_s,
+                verdict.verify_s,
+                verdict.plan,
+                block.num_gated,
+                verdict.queue_s,
             )
         )
         self._emit(events.Judged.of(verdict, wait_s))
 
     async def _correct(
-        self, stream: DecodeStream, verdict: Verdict, tokens: list[DraftToken]
+        self, stream: DecodeStream, verdict: Verdict, begin: int, block: Block
     ) -> list[int]:
-        """The tokens to commit: those accepted, then the edge's token or the one drawn here, C(6)."""
+        """The draft's tokens to commit: those accepted, then the edge's token or the one drawn here, C(6)."""
         n = verdict.num_accepted
-        accepted = [t.token_id for t in tokens[:n]]
+        accepted = block.token_ids[:n]
         if verdict.token_id is not None:
             return [*accepted, verdict.token_id]
         if verdict.finish is not None:
@@ -228,30 +301,23 @@ class Session:
             await stream.send(request)
             return await receive_verdict(stream, self._round)
 
-        begin = self._clock.now()
-        position = len(self._answer.ids) + n
-        self._own_correction = await self._corrector.correct(verdict, tokens[n], position, ask)
-        self._statistics.spend(correct=self._clock.now() - begin)
+        started = self._clock.now()
+        self._own_correction = await self._corrector.correct(
+            verdict, block.tokens[n], begin + n, ask
+        )
+        self._statistics.spend(correct=self._clock.now() - started)
         return [*accepted, self._own_correction]
 
-    def _commit(self, verdict: Verdict, token_ids: list[int]) -> None:
-        commit = self._answer.commit(token_ids, verdict.finish)
-        self._drafter.commit(commit.token_ids)
+    def _commit(self, verdict: Verdict, begin: int, block: Block, token_ids: list[int]) -> None:
+        num_final = self._num_final(block)
+        commit = self._answer.commit(token_ids[num_final:], verdict.finish)
+        self._drafter.commit(self._answer.ids[begin:])
         self._statistics.num_tokens = len(self._answer.ids)
-        num_accepted = min(verdict.num_accepted, len(commit.token_ids))
+        num_accepted = min(verdict.num_accepted - num_final, len(commit.token_ids))
         self._emit(events.Committed(self._round, commit.token_ids, num_accepted, commit.text))
-
-    async def _timed(self, phase: str, work: Callable[[], T]) -> tuple[T, float]:
-        """Runs model work in the executor. Returns its result and the seconds it took there."""
-
-        def run() -> tuple[T, float]:
-            begin = self._clock.now()
-            result = work()
-            return result, self._clock.now() - begin
-
-        result, seconds = await asyncio.get_running_loop().run_in_executor(self._executor, run)
-        self._statistics.spend(**{phase: seconds})
-        return result, seconds
+        if self._answer.finish is None:
+            n = verdict.num_accepted
+            self._branches.settle(block.tokens, num_final, n, token_ids[n])
 
     def _done(self) -> events.Done:
         assert self._answer.finish is not None, "the loop ends with a reason"
@@ -263,6 +329,7 @@ class Session:
             model=self._opened.model,
             session_id=self._opened.session_id,
             statistics=self._statistics,
+            lossless=self._gate.kind is not GateKind.COMMITTED,
         )
         self._emit(done)
         return done

@@ -2,10 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .traffic import Traffic
+
+
+@dataclass(slots=True)
+class BranchCounts:
+    """What growing branches did, C(23). A hit is a round whose outcome had been assumed."""
+
+    #: Rounds in which branches were grown.
+    num_rounds: int = 0
+    num_hits: int = 0
+    #: Tokens drafted ahead, and those of them that came true; the rest was waste.
+    num_grown_tokens: int = 0
+    num_hit_tokens: int = 0
+    #: Waiting for verdicts in those rounds, and how much of it growth filled.
+    idle_s: float = 0.0
+    filled_s: float = 0.0
+    #: From a verdict's arrival until growth had stopped.
+    lost_s: float = 0.0
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Hits among the rounds with branches."""
+        return _ratio(self.num_hits, self.num_rounds)
+
+    @property
+    def num_wasted_tokens(self) -> int:
+        """Tokens drafted ahead for nothing."""
+        return self.num_grown_tokens - self.num_hit_tokens
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything."""
+        return asdict(self) | {
+            "num_wasted_tokens": self.num_wasted_tokens,
+            "hit_rate": self.hit_rate,
+        }
 
 
 @dataclass(slots=True)
@@ -13,6 +47,8 @@ class Statistics:
     """Counts and seconds of one session.
 
     A *judged* token is one whose verdict was needed: the accepted ones and the first rejected one of each round.
+    A *gated* token passed the gate, C(17). Under `committed` it is final and no draft token; under `optimistic` it is
+    a draft token as well.
     Phases: open (Open sent to Opened), vision, select (of visual tokens), prefill (the draft's own), draft, wait (draft
     sent to verdict), correct; queue and verify are the edge's own shares of the wait.
     """
@@ -22,6 +58,8 @@ class Statistics:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_judged_tokens: int = 0
+    num_gated_tokens: int = 0
+    branches: BranchCounts = field(default_factory=BranchCounts)
     phases_s: dict[str, float] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     #: From the start to the first committed token.
@@ -37,7 +75,7 @@ class Statistics:
             self.phases_s[phase] = self.phases_s.get(phase, 0.0) + spent_s
 
     def count_round(self, num_drafted: int, num_accepted: int) -> None:
-        """Counts a verdict on `num_drafted` tokens."""
+        """Counts a verdict on `num_drafted` tokens, final ones left out."""
         self.num_rounds += 1
         self.num_draft_tokens += num_drafted
         self.num_accepted_tokens += num_accepted
@@ -66,6 +104,7 @@ class Statistics:
             "num_draft_tokens": self.num_draft_tokens,
             "num_accepted_tokens": self.num_accepted_tokens,
             "num_judged_tokens": self.num_judged_tokens,
+            "num_gated_tokens": self.num_gated_tokens,
             "accept_rate": self.accept_rate,
             "accept_length": self.accept_length,
             "tokens_per_s": self.tokens_per_s,
@@ -73,6 +112,7 @@ class Statistics:
             "decode_s": self.decode_s,
             "total_s": self.total_s,
             "phases_s": self.phases_s,
+            "branches": self.branches.as_json(),
             "bytes": self.traffic.as_json(),
         }
 

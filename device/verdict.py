@@ -36,11 +36,17 @@ async def receive_verdict(stream: DecodeStream, round_: int) -> Verdict:
     return message
 
 
-def check_verdict(verdict: Verdict, committed_len: int, num_drafted: int, vocab_size: int) -> None:
-    """Raises EdgeFailure unless the verdict can be one on `num_drafted` tokens behind `committed_len`."""
+def check_verdict(
+    verdict: Verdict, committed_len: int, num_drafted: int, vocab_size: int, num_final: int = 0
+) -> None:
+    """Raises EdgeFailure unless the verdict can be one on `num_drafted` tokens behind `committed_len`.
+
+    num_final: tokens at the draft's front that are not to be judged.
+    """
     n, token_id = verdict.num_accepted, verdict.token_id
-    if n > num_drafted:
-        raise broken(f"{n} tokens accepted of {num_drafted}")
+    if not num_final <= n <= num_drafted:
+        final = f", {num_final} of them final" if num_final else ""
+        raise broken(f"{n} tokens accepted of {num_drafted}{final}")
     if token_id is not None and token_id >= vocab_size:
         raise broken(f"token id {token_id} of a vocabulary of {vocab_size}")
     agreed = committed_len + n + (token_id is not None)

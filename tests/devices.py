@@ -17,6 +17,7 @@ from covspec.device.length import FixedLength, LengthPolicy
 from covspec.device.request import Request
 from covspec.device.selection import KeepAll, Selector
 from covspec.device.session import Session
+from covspec.device.tactics import Tactics
 from covspec.device.view import PAPER, ViewOptions
 
 PROMPT = Prompt((1, 2, 3))
@@ -36,12 +37,15 @@ async def speculate(
     asked: Request,
     *,
     length: int | LengthPolicy = 4,
+    tactics: Tactics | None = None,
     selector: Selector | None = None,
     view: ViewOptions = PAPER,
     timeout_s: float = 10.0,
     events: list[Event] | None = None,
 ) -> Done:
-    """One speculative session with the edge at `target`."""
+    """One speculative session with the edge at `target`. tactics: in place of `length`."""
+    if tactics is not None:
+        length = tactics.make_length(asked, draft.vocab_size)
     with ThreadPoolExecutor(1) as executor:
         async with EdgeLink(target, timeout_s=timeout_s) as link:
             session = Session(
@@ -51,6 +55,8 @@ async def speculate(
                 selector=selector or KeepAll(),
                 view=view,
                 length=FixedLength(length) if isinstance(length, int) else length,
+                gate=None if tactics is None else tactics.make_gate(),
+                branching=None if tactics is None else tactics.branching,
                 executor=executor,
                 clock=MonotonicClock(),
                 emit=(events if events is not None else list[Event]()).append,

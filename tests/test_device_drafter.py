@@ -13,7 +13,8 @@ from PIL import Image
 from covspec.common.accept import greedy_token
 from covspec.common.errors import NonFinite
 from covspec.common.prompt import Prompt
-from covspec.device.correction import DraftToken
+from covspec.device.block import Block
+from covspec.device.draft_token import DraftToken
 from covspec.device.drafter import Drafter
 
 PROMPT = Prompt((1, 2, 3, 4))
@@ -32,7 +33,9 @@ def test_proposes_the_models_own_continuation() -> None:
     model = HistoryModel()
     drafter = Drafter(model)
     assert drafter.prefill(PROMPT, (), 64)
-    assert ids(drafter.propose(8, greedy)) == model.answer(model.prompt_entries(PROMPT.ids), 8)
+    assert ids(drafter.propose(Block(8), greedy)) == model.answer(
+        model.prompt_entries(PROMPT.ids), 8
+    )
 
 
 def test_row_is_that_of_the_committed_text_after_any_verdict() -> None:
@@ -42,7 +45,7 @@ def test_row_is_that_of_the_committed_text_after_any_verdict() -> None:
     committed: list[int] = []
     for _ in range(500):
         k = rng.choice((0, 0, 1, 2, 4, 5))
-        draft = ids(drafter.propose(k, greedy))
+        draft = ids(drafter.propose(Block(k), greedy))
         assert draft == model.answer(model.prompt_entries([*PROMPT.ids, *committed]), k)
         accepted = draft[: rng.randint(0, k)]
         # A token that may be the drafted one, too: a bonus or a correction.
@@ -56,10 +59,10 @@ def test_full_acceptance_feeds_the_last_draft_token_with_the_bonus() -> None:
     model = HistoryModel()
     drafter = Drafter(model)
     drafter.prefill(PROMPT, (), 64)
-    draft = ids(drafter.propose(4, greedy))
+    draft = ids(drafter.propose(Block(4), greedy))
     drafter.commit([*draft, 7])
     model.forwards.clear()
-    drafter.propose(2, greedy)
+    drafter.propose(Block(2), greedy)
     assert model.forwards == [2, 1]
 
 
@@ -67,8 +70,8 @@ def test_a_proposal_that_nobody_answers_leaves_no_trace() -> None:
     model = HistoryModel()
     drafter = Drafter(model)
     drafter.prefill(PROMPT, (), 64)
-    first = ids(drafter.propose(3, greedy))
-    assert ids(drafter.propose(5, greedy))[:3] == first
+    first = ids(drafter.propose(Block(3), greedy))
+    assert ids(drafter.propose(Block(5), greedy))[:3] == first
 
 
 def test_stops_drafting_after_a_stop_token() -> None:
@@ -78,7 +81,7 @@ def test_stops_drafting_after_a_stop_token() -> None:
     answer = model.answer(model.prompt_entries(PROMPT.ids), 8)
     stop = answer[3]
     cut = answer.index(stop) + 1
-    assert ids(drafter.propose(8, greedy, frozenset({stop}))) == answer[:cut]
+    assert ids(drafter.propose(Block(8, stop_ids=frozenset({stop})), greedy)) == answer[:cut]
 
 
 def test_kept_tokens_and_text_keep_the_positions_of_the_full_picture() -> None:
@@ -91,7 +94,7 @@ def test_kept_tokens_and_text_keep_the_positions_of_the_full_picture() -> None:
     for position in range(10, 15):
         answer.append(greedy_token(model.logits(entries)))
         entries.append((position, answer[-1]))
-    assert ids(drafter.propose(5, greedy)) == answer
+    assert ids(drafter.propose(Block(5), greedy)) == answer
 
 
 def test_room_ends_with_the_context() -> None:
@@ -100,7 +103,7 @@ def test_room_ends_with_the_context() -> None:
     drafter.prefill(PROMPT, (), 1000)
     # Three tokens can be fed behind the prompt; the one proposed last is not fed.
     assert drafter.room == 4
-    drafter.commit(ids(drafter.propose(4, greedy)))
+    drafter.commit(ids(drafter.propose(Block(4), greedy)))
     assert drafter.room == 0
     drafter.commit([5, 6])
     assert drafter.room == 0
@@ -112,7 +115,7 @@ def test_positions_of_a_reduced_picture_count_against_the_context() -> None:
     drafter.see(Image.new("RGB", (4, 4)))
     drafter.prefill(PICTURE, np.array([0]), 1000)
     assert drafter.room == 12 - 10 + 1
-    drafter.propose(drafter.room, greedy)  # the model asserts its positions
+    drafter.propose(Block(drafter.room), greedy)  # the model asserts its positions
 
 
 def test_a_prompt_longer_than_the_draft_window_leaves_no_room() -> None:
@@ -121,7 +124,7 @@ def test_a_prompt_longer_than_the_draft_window_leaves_no_room() -> None:
     assert drafter.room == 0
     drafter.commit([1, 2])
     assert drafter.room == 0
-    assert drafter.propose(0, greedy) == []
+    assert drafter.propose(Block(0), greedy) == []
 
 
 def test_the_cap_bounds_the_row() -> None:
@@ -136,4 +139,4 @@ def test_nan_says_which_model(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter.prefill(PROMPT, (), 8)
     monkeypatch.setattr(model, "logits", lambda entries: np.full(32, np.nan, np.float32))
     with pytest.raises(NonFinite, match="draft model history"):
-        drafter.propose(1, greedy)
+        drafter.propose(Block(1), greedy)

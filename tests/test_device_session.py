@@ -67,7 +67,7 @@ async def test_a_draft_goes_on_after_rounds_of_length_0() -> None:
         def __init__(self) -> None:
             self.outcomes: list[RoundOutcome] = []
 
-        def reset(self) -> None:
+        def reset(self, opened: Opened) -> None:
             self.outcomes.clear()
 
         def length(self) -> int:

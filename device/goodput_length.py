@@ -1,0 +1,147 @@
+"""The draft length that promises most committed tokens per second, 0 included. Ours.
+
+    N(k) = G + 1 + A (alpha + … + alpha^k)                              tokens committed in a round
+    T(k) = t_d (g + k) + w_0 + w_1 (g + k) + w_2 (1 - A alpha^k)        seconds it takes
+    k*   = argmax N(k) / T(k)
+
+| symbol | meaning | estimated by |
+|---|---|---|
+| alpha | accept rate of a token behind the gate's call | accepted and judged ones, the older fading |
+| t_d | seconds to draft a token | moving mean |
+| w_0, w_1, w_2 | a verdict, more per token sent, more if one is rejected | least squares, older rounds fading |
+| g, G, A | confident tokens a round, those of them accepted, and how often all of them are | moving means |
+
+A length of 0 drafts nothing and gets one token, in w_0 or, where the edge decodes on unasked, in the mean time between
+two of its verdicts. Nothing is learned about alpha meanwhile, so that after a while a few drafts are tried; the longer,
+the more often they lost. The length changes only for a promise that is 2 % better: estimates are never still.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.messages import Feature, Opened
+from .length import RoundOutcome
+
+#: The first guess of alpha, and how many tokens it counts as.
+_PRIOR_ALPHA, _PRIOR_TOKENS = 0.8, 4.0
+#: What is left of a judged token's, and of a round's, weight after the next one.
+_KEEP_TOKEN, _KEEP_ROUND = 0.98, 0.95
+_HYSTERESIS = 1.02
+#: Tokens and rejections are free until they are seen to cost something.
+_RIDGE = np.diag([1e-9, 1.0, 1e-2])
+#: Rounds that drafts are tried for, and rounds of length 0 before they are tried again.
+_TRIAL_ROUNDS = 2
+_FIRST_REST, _LONGEST_REST = 16, 256
+
+
+class GoodputLength:
+    """Maximises expected committed tokens over expected round time."""
+
+    def __init__(self, start: int, longest: int = 24) -> None:
+        """start: the first round's length. longest: the largest that is considered."""
+        self._first = max(1, start)
+        self._longest = max(longest, self._first)
+        self._lengths = np.arange(1, self._longest + 1)
+        self._start(decodes_ahead=False)
+
+    def reset(self, opened: Opened) -> None:
+        """Forgets everything."""
+        self._start(decodes_ahead=Feature.DECODE_AHEAD in opened.features)
+
+    def _start(self, *, decodes_ahead: bool) -> None:
+        self._k = self._first
+        self._decodes_ahead = decodes_ahead
+        self._accepted, self._judged = _PRIOR_ALPHA * _PRIOR_TOKENS, _PRIOR_TOKENS
+        self._draft_token_s = 0.0
+        self._alone_s: float | None = None
+        self._gated = self._gated_accepted = 0.0
+        self._reached = 1.0
+        self._trial, self._rest, self._resting = 0, _FIRST_REST, 0
+        # Normal equations of the wait and of the edge's share of it over (1, tokens, rejected).
+        self._moments = np.zeros((3, 3))
+        self._targets = np.zeros((3, 2))
+
+    @property
+    def alpha(self) -> float:
+        """The accept rate so far."""
+        return self._accepted / self._judged
+
+    def length(self) -> int:
+        """k*."""
+        return self._k
+
+    def goodputs(self) -> NDArray[np.float64]:
+        """N(k) / T(k) for k = 0, 1, … as known so far, in tokens per second."""
+        wait, edge = self._coefficients()
+        powers = self._reached * self.alpha**self._lengths
+        tokens = self._gated_accepted + 1 + np.cumsum(powers)
+        sent = self._gated + self._lengths
+        seconds = (self._draft_token_s + wait[1]) * sent + wait[0] + wait[2] * (1 - powers)
+        rates = tokens / np.maximum(seconds, 1e-9)
+        return np.concatenate([[1 / max(self._alone(wait, edge), 1e-9)], rates])
+
+    def update(self, outcome: RoundOutcome) -> None:
+        """Learns from a round and chooses the next length."""
+        if outcome.num_drafted == 0:
+            self._alone_s = _mixed(self._alone_s, outcome.wait_s)
+        else:
+            self._learn(outcome)
+        if self._moments.any():
+            self._choose(outcome.num_drafted > 0)
+
+    def _learn(self, o: RoundOutcome) -> None:
+        if o.tail_judged:
+            accepted = o.num_tail_accepted
+            judged = min(accepted + 1, o.num_tail)
+            keep = _KEEP_TOKEN**judged
+            self._accepted = keep * self._accepted + accepted
+            self._judged = keep * self._judged + judged
+        self._draft_token_s = _mixed(self._draft_token_s or None, o.draft_s / o.num_drafted)
+        forget = 1 - _KEEP_ROUND
+        self._gated += forget * (o.num_gated - self._gated)
+        self._gated_accepted += forget * (min(o.num_gated, o.num_accepted) - self._gated_accepted)
+        self._reached += forget * (o.tail_judged - self._reached)
+        row = np.array([1.0, o.num_drafted, o.num_accepted < o.num_drafted])
+        self._moments = _KEEP_ROUND * self._moments + np.outer(row, row)
+        self._targets = _KEEP_ROUND * self._targets + np.outer(row, [o.wait_s, o.verify_s])
+
+    def _choose(self, drafted: bool) -> None:
+        values = self.goodputs()
+        best = 1 + int(np.argmax(values[1:]))
+        if self._k == 0 and not drafted:
+            self._resting += 1
+            if self._resting >= self._rest:
+                self._k, self._trial = best, _TRIAL_ROUNDS
+            return
+        if self._trial > 1:
+            self._trial -= 1
+            return
+        after_trial, self._trial = self._trial == 1, 0
+        if values[0] > _HYSTERESIS * values[best]:
+            self._k, self._resting = 0, 0
+            self._rest = min(2 * self._rest, _LONGEST_REST) if after_trial else _FIRST_REST
+        elif self._k == 0 or values[best] > _HYSTERESIS * values[min(self._k, self._longest)]:
+            self._k = best
+
+    def _coefficients(self) -> tuple[list[float], list[float]]:
+        """w_0, w_1, w_2 of the wait and of the edge's share of it, none of the last two below 0."""
+        solved = np.linalg.solve(self._moments + _RIDGE, self._targets)
+        result = []
+        for i in range(2):
+            slope, extra = max(0.0, solved[1, i]), max(0.0, solved[2, i])
+            total, tokens, rejected = self._moments[0]
+            mean = (self._targets[0, i] - slope * tokens - extra * rejected) / total
+            result.append([max(0.0, float(mean)), float(slope), float(extra)])
+        return result[0], result[1]
+
+    def _alone(self, wait: list[float], edge: list[float]) -> float:
+        """Seconds of a token that the edge decodes alone."""
+        if self._alone_s is not None:
+            return self._alone_s
+        return edge[0] if self._decodes_ahead else wait[0]
+
+
+def _mixed(mean: float | None, value: float) -> float:
+    return value if mean is None else mean + (1 - _KEEP_ROUND) * (value - mean)

@@ -1,0 +1,83 @@
+"""How a session speculates: its gate, its draft lengths, its branches; from flags to the objects that do it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..common.channel import shannon_rate_bps
+from ..common.errors import InvalidRequest
+from ..common.messages import Gate as GateKind
+from ..common.wire import MAX_DRAFT_LENGTH
+from .branch import Branching
+from .ema_length import EmaLength, EmaSettings, rejection_bits
+from .gate import MAX_GATED, THRESHOLD, Gate, make_gate
+from .goodput_length import GoodputLength
+from .length import FixedLength, LengthName, LengthPolicy, PlanLength
+from .request import Request
+
+#: The paper's channel, when a bandwidth is given without an SNR.
+PAPER_SNR_DB = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tactics:
+    """Flags of one session. bandwidth_hz 0: the cost of a rejection, C(19), is measured instead."""
+
+    draft_length: int = 8
+    length_policy: LengthName = LengthName.FIXED
+    bandwidth_hz: float = 0.0
+    snr_db: float = PAPER_SNR_DB
+    gate: GateKind = GateKind.OFF
+    gate_threshold: float = THRESHOLD
+    max_gated: int = MAX_GATED
+    branches: int = 0
+    branch_decay: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.draft_length <= MAX_DRAFT_LENGTH:
+            raise InvalidRequest(
+                f"--draft-length must be between 0 and {MAX_DRAFT_LENGTH}, not {self.draft_length}"
+            )
+        if not (math.isfinite(self.bandwidth_hz) and self.bandwidth_hz >= 0):
+            raise InvalidRequest(
+                f"--bandwidth-hz must be 0 (measure it) or positive, not {self.bandwidth_hz}"
+            )
+        if not math.isfinite(self.snr_db):
+            raise InvalidRequest(f"--snr-db must be a number of decibels, not {self.snr_db}")
+        self.make_gate()
+        _ = self.branching
+
+    def make_gate(self) -> Gate:
+        """The gate, C(16), C(17)."""
+        return make_gate(self.gate, self.gate_threshold, self.max_gated)
+
+    @property
+    def branching(self) -> Branching:
+        """How branches fan out, C(23)."""
+        return Branching(self.branches, self.branch_decay)
+
+    def make_length(self, request: Request, vocab_size: int) -> LengthPolicy:
+        """The policy of draft lengths, C(18)-C(22)."""
+        match self.length_policy:
+            case LengthName.FIXED:
+                return FixedLength(self.draft_length)
+            case LengthName.PLAN:
+                return PlanLength(self.draft_length)
+            case LengthName.GOODPUT:
+                return GoodputLength(self.draft_length)
+            case LengthName.EMA:
+                return self._ema(request, vocab_size)
+
+    def _ema(self, request: Request, vocab_size: int) -> EmaLength:
+        start = max(1, self.draft_length)
+        settings = EmaSettings(start=start, k_max=max(EmaSettings().k_max, start))
+        if not self.bandwidth_hz:
+            return EmaLength(settings)
+        return EmaLength(
+            settings,
+            lambda k: rejection_bits(
+                k, vocab_size, request.correction, greedy=request.sampling.greedy
+            ),
+            shannon_rate_bps(self.bandwidth_hz, self.snr_db),
+        )
