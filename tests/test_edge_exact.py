@@ -95,7 +95,7 @@ def drafts_of(truth: list[int], seed: int):  # type: ignore[no-untyped-def]
 
 
 def test_a_rolled_back_row_gives_the_logits_of_a_fresh_one(target: Model) -> None:
-    """500 random rounds on one row, among mates: every row of logits equals a fresh forward's."""
+    """500 random rounds on one row, among mates: the logits are those of a fresh forward of the committed text."""
     rng = np.random.default_rng(9)
     target.allocate(4, 640)
     vocab = target.vocab_size
@@ -111,11 +111,11 @@ def test_a_rolled_back_row_gives_the_logits_of_a_fresh_one(target: Model) -> Non
         if round_ % 10 == 0:
             whole = [*committed, *draft]
             fresh = target.forward([Step(2, 0, whole, num_logits=len(draft) + 1)])[0].logits
-            worst = max(worst, float(np.abs(logits - fresh).max()))
+            worst = max(worst, float(np.abs(logits - fresh).max() / np.abs(fresh).max()))
             assert np.array_equal(logits.argmax(-1), fresh.argmax(-1))
         accepted = int(rng.integers(0, len(draft) + 1))
         committed += [*draft[:accepted], int(rng.integers(0, vocab))]
         if len(committed) > 600:
             # The longest row that fits: roll all the way back and go on.
             committed = committed[: int(rng.integers(24, 100))]
-    assert worst <= (1e-5 if target.quantization == "none" else 1e-4), worst
+    assert worst <= 1e-5, "of the largest logit"
