@@ -35,6 +35,7 @@ CUT = {"temperature": 0.7, "top_p": 0.9}
 
 #: A minute of work for 210,000 tokens in all; a busy machine may take its time for each part of it.
 pytestmark = pytest.mark.timeout(300)
+MANY = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def rounding_pair(size: int, share: float) -> tuple[Table, Table]:
@@ -54,7 +55,7 @@ def rounding_pair(size: int, share: float) -> tuple[Table, Table]:
 
 @pytest.mark.parametrize(
     "caps",
-    [[3000, *[400] * 20], pytest.param([3000] * 36, marks=pytest.mark.slow)],
+    [[3000, *[400] * 20], pytest.param([3000] * 36, marks=MANY)],
     ids=["11000", "108000"],
 )
 @pytest.mark.parametrize("sampling", [PLAIN, CUT], ids=["plain", "cut"])
