@@ -36,8 +36,8 @@ from .verdict import check_verdict, receive_verdict
 from .view import PAPER, ViewOptions
 from .worker import Worker
 
-#: Tokens that the edge is asked to decode ahead at first.
-_FIRST_AHEAD = 16
+#: Tokens that the edge is asked to decode ahead, to begin with.
+_FIRST_AHEAD = 8
 
 
 class Session:
@@ -85,8 +85,8 @@ class Session:
         )
         self._round = 0
         self._plan: Plan | None = None
-        #: Verdicts that will come without another draft, and how many were asked for the last time.
-        self._num_owed = self._num_asked = 0
+        #: Verdicts that will come without another draft; and drafts in a row that were empty.
+        self._num_owed = self._num_empty = 0
         #: The correction that the device drew itself and has yet to send.
         self._own_correction: int | None = None
         self._opened: Opened
@@ -214,15 +214,17 @@ class Session:
         return block.num_gated if self._gate.kind is GateKind.COMMITTED else 0
 
     def _ask_ahead(self, begin: int, block: Block) -> int:
-        """How many tokens the edge is to decode behind an empty draft's: twice as many each time it is asked in a row.
+        """How many tokens the edge is to decode behind an empty draft's, so that each does not cost a round trip.
 
-        So that a length of 0 does not cost a round trip for every token.
+        None the first time, in case that the next length is another one; then ever more.
         """
         if block.tokens or Feature.DECODE_AHEAD not in self._opened.features:
-            self._num_asked = 0
+            self._num_empty = 0
             return 0
-        self._num_asked = min(max(_FIRST_AHEAD, 2 * self._num_asked), MAX_DECODE_AHEAD)
-        return min(self._num_asked, self._request.sampling.max_new_tokens - begin - 1)
+        self._num_empty += 1
+        wanted = 0 if self._num_empty == 1 else _FIRST_AHEAD << (self._num_empty - 2)
+        remaining = self._request.sampling.max_new_tokens - begin
+        return min(wanted, remaining - 1, MAX_DECODE_AHEAD)
 
     def _message(self, begin: int, block: Block, draft_s: float) -> Draft:
         num_final = self._num_final(block)
