@@ -1,0 +1,107 @@
+"""Greedy text on the embedded pair is the target's own, whatever selector, gate, draft lengths and branches do.
+
+The fast test asks a few questions of combinations in turn; `make soak` asks 50 of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+from devices import decode_at_edge, speculate
+from edges import running_edge
+
+from covspec.bench.suite import examples
+from covspec.common.loader import load_model
+from covspec.common.messages import Correction, Gate
+from covspec.common.sampling import Sampling
+from covspec.device.length import LengthName
+from covspec.device.selection import SelectorName, make_selector
+from covspec.device.tactics import Tactics
+
+#: Visual tokens that a selector keeps.
+NUM_KEPT = 12
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One way to speculate."""
+
+    selector: SelectorName
+    gate: Gate
+    length: LengthName
+    branches: int
+
+    @property
+    def tactics(self) -> Tactics:
+        """What the session is told."""
+        return Tactics(
+            draft_length=6, length_policy=self.length, gate=self.gate, branches=self.branches
+        )
+
+
+COMBINATIONS = [
+    Combination(*each)
+    for each in itertools.product(
+        SelectorName,
+        (Gate.OFF, Gate.OPTIMISTIC),
+        (LengthName.FIXED, LengthName.EMA, LengthName.GOODPUT),
+        (0, 3),
+    )
+]
+
+
+@pytest.mark.timeout(400)
+def test_text_is_the_targets_own_on_a_few_questions() -> None:
+    asyncio.run(_compare([(i, [each]) for i, each in enumerate(COMBINATIONS[::5])]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("selector", SelectorName)
+def test_text_is_the_targets_own_on_50_questions(selector: SelectorName) -> None:
+    mine = [each for each in COMBINATIONS if each.selector is selector]
+    asyncio.run(_compare([(i, mine) for i in range(50)]))
+
+
+@pytest.mark.timeout(400)
+def test_coupled_text_depends_on_the_seed_alone() -> None:
+    sampling = Sampling(temperature=1.0, seed=9, max_new_tokens=96)
+    asyncio.run(
+        _compare([(i, COMBINATIONS[i::16]) for i in range(3)], sampling, Correction.COUPLED)
+    )
+
+
+async def _compare(
+    work: Iterable[tuple[int, list[Combination]]],
+    sampling: Sampling | None = None,
+    correction: Correction = Correction.LOGITS,
+) -> None:
+    target = load_model("scenes-target", quantization="none", num_threads=1)
+    draft = load_model("scenes-draft", quantization="none", num_threads=1)
+    asked = examples(50)
+    num_rejected = num_tokens = num_gated = num_hits = 0
+    async with running_edge(target) as edge:
+        for number, combinations in work:
+            request = asked[number].request(draft, sampling, correction)
+            alone = await decode_at_edge(edge.address, draft, request)
+            for each in combinations:
+                kept = 0 if each.selector is SelectorName.ALL else NUM_KEPT
+                done = await speculate(
+                    edge.address,
+                    draft,
+                    request,
+                    tactics=each.tactics,
+                    selector=make_selector(each.selector, kept, 0),
+                )
+                assert done.token_ids == alone.token_ids, (asked[number].question.text, each)
+                assert (done.text, done.finish) == (alone.text, alone.finish)
+                s = done.statistics
+                num_rejected += s.num_judged_tokens - s.num_accepted_tokens
+                num_tokens += s.num_tokens
+                num_gated += s.num_gated_tokens
+                num_hits += s.branches.num_hits
+    assert num_tokens > 300 and min(num_rejected, num_gated, num_hits) > num_tokens / 500
