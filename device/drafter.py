@@ -167,16 +167,31 @@ class Drafter:
         """
         ahead = self._ahead if self._ahead_len == self.committed_len else []
         self._ahead, self.num_reused = [], 0
+        begin, last = self.committed_len, -1
         while not block.full:
             if self.num_reused < len(ahead):
                 token = ahead[self.num_reused]
                 self.num_reused += 1
             else:
-                (logits,) = self.look([(self._main, block.token_ids)])
-                token = self.draw(draw, logits, self.committed_len + len(block.tokens))
+                # After a look at the whole, the row lacks the newest token alone.
+                logits = self._feed(last) if last >= 0 else self._catch_up(block)
+                token = self.draw(draw, logits, begin + len(block.tokens))
+                last = token.token_id
             if block.add(token):
                 on_gated(token)
         return block.tokens
+
+    def _catch_up(self, block: Block) -> Float32Row:
+        """The logits behind a block; the main row gets whatever it lacks."""
+        return self.look([(self._main, block.token_ids)])[0]
+
+    def _feed(self, token_id: int) -> Float32Row:
+        """The logits behind one more token of the main row, which lacks no other."""
+        row = self._main
+        step = self._text_step(row, self._prefix_len + len(row.fed), (token_id,), num_logits=1)
+        logits: Float32Row = self.model.forward((step,))[0].logits[0]
+        row.fed.append(token_id)
+        return logits
 
     def look(self, wanted: Sequence[tuple[Row, Sequence[int]]]) -> list[Float32Row]:
         """The logits behind the committed text and some tokens ahead of it, for several rows in one forward pass.

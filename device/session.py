@@ -182,16 +182,10 @@ class Session:
             )
 
         work = asyncio.ensure_future(self._worker.timed("draft", propose))
-        work.add_done_callback(lambda _: gated.put_nowait(None))
-        preview, position = self._answer.preview(), begin
-        # Confident tokens show at once: their draft may take as long as many rounds.
-        while (token := await gated.get()) is not None:
-            if self._gate.kind is GateKind.COMMITTED:
-                self._commit_gated(token.token_id)
-            else:
-                text = preview.push([token.token_id])
-                self._emit(events.Provisional(self._round, position, token.token_id, text))
-                position += 1
+        if self._gate.kind is not GateKind.OFF:
+            # Confident tokens show at once: their draft may take as long as many rounds.
+            work.add_done_callback(lambda _: gated.put_nowait(None))
+            await self._show_gated(begin, gated)
         _, draft_s = await work
         num_reused = self._drafter.num_reused
         self._statistics.num_gated_tokens += block.num_gated
@@ -203,11 +197,20 @@ class Session:
         )
         return block, draft_s
 
-    def _commit_gated(self, token_id: int) -> None:
-        """Makes a token final without a verdict, C(17)."""
-        commit = self._answer.commit([token_id])
-        self._statistics.num_tokens = len(self._answer.ids)
-        self._emit(events.Committed(self._round, commit.token_ids, 0, commit.text, gated=True))
+    async def _show_gated(self, begin: int, gated: asyncio.Queue[DraftToken | None]) -> None:
+        """Takes confident tokens as they are drafted: final ones are committed, provisional ones announced."""
+        preview, position = self._answer.preview(), begin
+        while (token := await gated.get()) is not None:
+            if self._gate.kind is GateKind.COMMITTED:
+                commit = self._answer.commit([token.token_id])
+                self._statistics.num_tokens = len(self._answer.ids)
+                self._emit(
+                    events.Committed(self._round, commit.token_ids, 0, commit.text, gated=True)
+                )
+            else:
+                text = preview.push([token.token_id])
+                self._emit(events.Provisional(self._round, position, token.token_id, text))
+            position += 1
 
     def _num_final(self, block: Block) -> int:
         """Tokens at a draft's front that no verdict can take back."""

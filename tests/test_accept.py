@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covspec.common import accept
 from covspec.common.accept import (
     accept_probability,
     ceil_logprob,
@@ -65,6 +66,20 @@ def test_row_survives_any_range() -> None:
     np.testing.assert_allclose(p, expected / expected.sum(), rtol=1e-6)
     largest = float(np.finfo(np.float32).max)
     assert float16_row(f32(largest, -largest, 0)).tolist()[0] == 0
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1e-3, 1.0, 30.0, 3e4, 1e20])
+def test_small_rows_are_those_of_large_ones(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = (np.random.default_rng(8).standard_normal(4000) * scale).astype(np.float32)
+    logits[::97] = -np.inf
+    rows = []
+    for row in (logits, np.delete(logits, slice(None, None, 97))):
+        small = float16_row(row)
+        with monkeypatch.context() as patch:
+            patch.setattr(accept, "_SMALL", 0)
+            rows.append((small, float16_row(row)))
+    for small, large in rows:
+        np.testing.assert_array_equal(small.view(np.uint16), large.view(np.uint16))
 
 
 def test_row_keeps_the_order_of_the_top() -> None:
@@ -286,6 +301,16 @@ def test_draw_is_the_inverse_of_the_cumulative_sum(size: int) -> None:
     for u, token_id in zip(us, found, strict=True):
         low = cumulative[token_id] - float(dist[token_id])
         assert low - 1e-9 <= u * cumulative[-1] <= cumulative[token_id] + 1e-9
+
+
+def test_draws_of_small_distributions_are_those_of_large_ones() -> None:
+    rng = np.random.default_rng(10)
+    for size in (1, 2, 17, 480, 1024):
+        p = distribution(float16_row((rng.standard_normal(size) * 8).astype(np.float32)), ONE)
+        us = [0.0, 1 - 2.0**-53, *rng.random(50)]
+        small = draws(p, us)
+        # The blocks of a distribution that goes on with zeros are the same.
+        assert small == draws(np.concatenate([p, np.zeros(1025, np.float32)]), us)
 
 
 def test_draw_never_takes_a_padded_or_impossible_token() -> None:

@@ -95,3 +95,16 @@ def test_gumbel_of_the_extreme_words_is_finite_and_accurate() -> None:
     assert np.isfinite(values).all()
     u = (words[:-2] + 0.5) * 2.0**-32
     np.testing.assert_allclose(values[:-2], -np.log(-np.log1p(-u)), atol=5e-6)
+
+
+def test_uniform_is_numpys_philox() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(500):
+        # seed, position, index: of every magnitude.
+        seed, position, index = (
+            int(rng.integers(0, LARGEST, dtype=np.uint64, endpoint=True)) >> int(rng.integers(64))
+            for _ in range(3)
+        )
+        stream = Stream(int(rng.integers(len(Stream))))
+        word = int(noise._generator(seed, position, stream, index).random_raw())
+        assert uniform(seed, position, stream, index) == (word >> 11) * 2.0**-53
