@@ -1,6 +1,7 @@
 """The `covspec` command. A subcommand's module is imported when it is called: `--help` loads no torch.
 
-A subcommand is a function named `command`, written for typer, in a module of this folder.
+A subcommand is a function named `command`, written for typer, in a module of this folder, or of another one: the names
+are relative to this package.
 """
 
 import importlib
@@ -15,7 +16,11 @@ from ..common.errors import CovspecError
 # name: (module, one line of help)
 COMMANDS = {
     "demo": ("demo", "Start an edge, ask it about a picture, and show what speculation saved."),
-    "link": ("link", "A wireless link in user space between a device and an edge, for experiments."),
+    "link": (
+        "link",
+        "A wireless link in user space between a device and an edge, for experiments.",
+    ),
+    "plan": (".edge.plan_command", "Plan draft lengths and bandwidth of a round from a scenario."),
     "models": ("models", "List the models that have a short name, and which are on this machine."),
     "train-pair": ("train_pair", "Train the embedded model pair again, from its seed."),
 }

@@ -1,0 +1,80 @@
+"""`covspec plan`: draft lengths and bandwidth for a scenario that is read as JSON.
+
+    {"bandwidth_hz": 10e6, "bits_per_token": 31744, "verify_fixed_s": 0.03, "verify_per_draft_s": 0.01,
+     "devices": [{"id": "phone", "draft_token_s": 0.01, "spectral_efficiency": 5.1, "accept_rate": 0.8}, ...]}
+
+`scenario.py` has the other fields and their defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..common.errors import InvalidRequest
+from .plan import Plan, plan_to_json
+from .planner import SOLVERS, plan
+from .scenario import OBJECTIVES, Scenario, scenario_from_json
+
+
+def command(
+    scenario: Annotated[str, typer.Argument(help="A JSON file; - is standard input.")] = "-",
+    solver: Annotated[
+        str | None, typer.Option(help=f"Instead of the scenario's: {', '.join(SOLVERS)}.")
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option(help=f"Instead of the scenario's: {', '.join(OBJECTIVES)}.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of a table.")
+    ] = False,
+) -> None:
+    """Plan draft lengths and bandwidth of a round for the devices of a scenario."""
+    read = scenario_from_json(_text_of(scenario))
+    read = dataclasses.replace(
+        read, solver=solver or read.solver, objective=objective or read.objective
+    )
+    made = plan(read)
+    if json:
+        print(plan_to_json(made))
+    else:
+        _show(read, made)
+
+
+def _text_of(name: str) -> str:
+    try:
+        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the scenario {name} cannot be read: {error}") from error
+
+
+def _show(scenario: Scenario, made: Plan) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in ("device", "draft length", "bandwidth, kHz", "accept rate", "draft, ms/token"):
+        table.add_column(name, justify="left" if name == "device" else "right")
+    for device, part, alpha in zip(scenario.devices, made.devices, scenario.alpha, strict=True):
+        table.add_row(
+            part.id,
+            str(part.draft_length),
+            f"{part.bandwidth_hz / 1e3:,.1f}",
+            f"{alpha:.3f}" + ("" if device.accept_rate == alpha else " (assumed)"),
+            f"{1e3 * device.draft_token_s:.3g}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"goodput {made.goodput:.6g} tokens/s, drafts at the edge after {1e3 * made.latency_s:.4g} ms "
+        f"({made.solver}, {1e3 * made.solve_s:.1f} ms)"
+    )
+    what = (
+        "goodput"
+        if made.objective == "sum"
+        else f"{made.objective} objective {made.objective_value:.6g}"
+    )
+    console.print(f"no plan can exceed this {what} by more than {100 * made.gap:.2g} %")
