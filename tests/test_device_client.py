@@ -106,6 +106,53 @@ def test_jsonl_is_one_event_a_line(run: Any, edge: str) -> None:
     assert "".join(e["text"] for e in commits) == events[-1]["text"]
 
 
+def test_a_lossy_gate_says_so_wherever_it_shows(run: Any, edge: str) -> None:
+    asked = ["--query", "ba", "--edge", edge, "--max-new-tokens", "60", "--temperature", "1"]
+    lossy = [*asked, "--gate", "committed", "--gate-threshold", "0.3", *TABLES]
+    got = run(*lossy)
+    assert got.code == 0 and "never verified (lossy)" in got.err
+    assert "lossy: not the target's distribution" in got.err
+    done = json.loads(run(*lossy, "--json").out)
+    assert done["lossless"] is False and done["num_gated_tokens"] > 0
+    exact = [*asked, "--gate", "optimistic", "--gate-threshold", "0.3", *TABLES]
+    got = run(*exact)
+    assert "verified with the next draft" in got.err and "lossy" not in got.err
+    assert json.loads(run(*exact, "--json").out)["lossless"] is True
+
+
+def test_provisional_tokens_are_marked(run: Any, edge: str) -> None:
+    asked = ["--query", "ba", "--edge", edge, "--max-new-tokens", "60", "--color", "never"]
+    gate = ["--gate", "optimistic", "--gate-threshold", "0.3", *TABLES]
+    events = [json.loads(line) for line in run(*asked, *gate, "--jsonl").out.splitlines()]
+    provisional = [e for e in events if e["event"] == "provisional"]
+    drafted = [e for e in events if e["event"] == "draft"]
+    assert len(provisional) == sum(e["num_gated"] for e in drafted) > 0
+    # On a terminal: as it is drafted, and what is taken back again, struck out. The rest is the answer.
+    shown = run(*asked, *gate, "--show-speculation").out
+    assert shown.count("(") == len(provisional)
+    kept = re.sub(r"\[-.*?-\]", "", shown)
+    assert events[-1]["text"].split() != [] and "(" in kept
+
+
+def test_final_tokens_are_marked(run: Any, edge: str) -> None:
+    asked = ["--query", "ba", "--edge", edge, "--max-new-tokens", "60", "--color", "never"]
+    gate = ["--gate", "committed", "--gate-threshold", "0.3", *TABLES]
+    done = json.loads(run(*asked, *gate, "--json").out)
+    shown = run(*asked, *gate, "--show-speculation").out
+    assert shown.count("<") == done["num_gated_tokens"] > 0
+    answer = re.sub(r"[<>{}+]", "", re.sub(r"\[-.*?-\]", "", shown))
+    assert answer.split() == done["text"].split()
+
+
+@pytest.mark.parametrize("policy", ["fixed", "ema", "plan", "goodput"])
+def test_every_length_policy_answers(run: Any, edge: str, policy: str) -> None:
+    flags = ["--length-policy", policy, "--bandwidth-hz", "5e6", "--branches", "2"]
+    asked = ["--query", "ba", "--edge", edge, "--max-new-tokens", "30", "--json"]
+    done = json.loads(run(*asked, *flags, *TABLES).out)
+    assert done["num_tokens"] == 30
+    assert done["branches"]["num_rounds"] > 0 and done["branches"]["hit_rate"] is not None
+
+
 def test_modes_alone(run: Any, edge: str) -> None:
     common = ["--query", "ba", "--max-new-tokens", "9", "--json", "--temperature", "1"]
     alone = json.loads(run(*common, "--mode", "edge-only", "--edge", edge, *TABLES).out)

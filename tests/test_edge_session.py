@@ -13,6 +13,7 @@ from covspec.common.messages import (
     Correction,
     Draft,
     Finish,
+    Gate,
     Limits,
     Mode,
     Open,
@@ -229,3 +230,60 @@ def test_candidates_may_be_asked_for_only_at_their_rejection() -> None:
 def test_an_edge_only_session_takes_no_drafts() -> None:
     with pytest.raises(OutOfOrder, match="edge-only"):
         make(mode=Mode.EDGE_ONLY).accept_draft(Draft(0, 0))
+
+
+# Tokens that the device's gate took as final
+
+
+def gated(**fields: object) -> Session:
+    """A session whose device says that its gate commits."""
+    session = make(**fields)  # type: ignore[arg-type]
+    return replace(session, open=replace(session.open, gate=Gate.COMMITTED))
+
+
+def test_final_tokens_need_a_gate_that_commits() -> None:
+    with pytest.raises(InvalidRequest, match=r"draft\.num_gated.*off"):
+        make().accept_draft(Draft(0, 0, (10, 11), num_gated=1))
+    session = gated()
+    play(session, Draft(0, 0, (10, 11), num_gated=1), Judgement(1, 12))
+    assert session.committed == [10, 12]
+
+
+def test_only_tokens_to_judge_need_evidence() -> None:
+    session = gated(sampling=SAMPLED)
+    one = np.array([-1], np.float16)
+    with pytest.raises(InvalidRequest, match="logprobs"):
+        session.accept_draft(Draft(0, 0, (10, 11), num_gated=1))
+    assert session.accept_draft(Draft(0, 0, (10, 11), one, num_gated=1)) is None
+    assert gated(sampling=SAMPLED).accept_draft(Draft(0, 0, (10, 11), num_gated=2)) is None
+
+
+def test_a_final_stop_token_closes_the_session_without_the_target() -> None:
+    session = gated()
+    draft = Draft(0, 0, (10, 11, STOP), num_gated=3, final=True)
+    verdict = session.accept_draft(draft)
+    assert verdict is not None and verdict.finish is Finish.STOP
+    assert (verdict.num_accepted, verdict.committed_len, verdict.token_id) == (3, 3, None)
+    assert session.committed == [10, 11, STOP] and session.finish is Finish.STOP
+    assert session.accept_draft(draft) is verdict
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        Draft(0, 0, (10, 11), num_gated=2, final=True),
+        Draft(0, 0, (10, STOP), num_gated=1, final=True),
+        Draft(0, 0, final=True),
+    ],
+)
+def test_other_drafts_close_nothing(draft: Draft) -> None:
+    session = gated()
+    with pytest.raises(InvalidRequest, match=r"draft\.final"):
+        session.accept_draft(draft)
+    assert session.finish is None and not session.committed
+
+
+def test_a_stop_token_closes_nothing_where_it_is_ignored() -> None:
+    session = gated(sampling=Sampling(max_new_tokens=20, ignore_stop=True))
+    with pytest.raises(InvalidRequest, match=r"draft\.final"):
+        session.accept_draft(Draft(0, 0, (10, STOP), num_gated=2, final=True))

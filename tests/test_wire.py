@@ -72,6 +72,7 @@ def equal(a: object, b: object) -> bool:
         OPEN,
         Resume(OPEN, "abc", (4, 5, 6), 3),
         Draft(0, 0),
+        Draft(3, 9, num_decode=16),
         Draft(
             round=7,
             committed_len=21,
@@ -208,6 +209,9 @@ F16 = pb.ENCODING_FLOAT16
         (_draft(token_ids=[1], logprobs=f16(-1), encoding=77), "logprobs"),
         (_draft(token_ids=range(257)), "token_ids"),
         (_draft(token_ids=[1], num_gated=2), "num_gated"),
+        (_draft(token_ids=[1, 2], num_gated=1, logprobs=f16(-1, -1), encoding=F16), "logprobs"),
+        (_draft(token_ids=[1], num_decode=8), "num_decode"),
+        (_draft(num_decode=1025), "num_decode"),
         (_draft(token_ids=[1, 2], rows=f16(1, 2, 3), encoding=F16), "rows"),
         (_draft(rows=f16(1), encoding=F16), "rows"),
         (_draft(token_ids=[1], rows=f16(np.inf), encoding=F16), "rows"),
