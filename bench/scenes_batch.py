@@ -142,7 +142,17 @@ def vision_batch(seeds: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def language_batch(
-    tokenizer: PreTrainedTokenizerFast, seeds: Sequence[int], turns: int, final_weight: float
+    tokenizer: PreTrainedTokenizerFast,
+    seeds: Sequence[int],
+    turns: int,
+    final_weight: float = 1.0,
+    extra: int = 0,
+    extra_family: str = "choice",
 ) -> PackedTurns:
-    """Returns `turns` question-answer turns about each of the scenes, behind its picture's placeholders."""
-    return pack_turns(tokenizer, [questions(scene_from_seed(seed), seed, turns) for seed in seeds], final_weight)
+    """Returns `turns` turns of all families and `extra` ones of `extra_family` about each scene."""
+    scenes = [(scene_from_seed(seed), seed) for seed in seeds]
+    asked = [
+        questions(scene, seed, turns) + questions(scene, -seed, extra, extra_family)
+        for scene, seed in scenes
+    ]
+    return pack_turns(tokenizer, asked, final_weight)

@@ -48,9 +48,8 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     asked = (q for seed in CORPUS_SEEDS for q in questions(scene_from_seed(seed), seed, 3))
-    tokenizer.train_from_iterator(
-        (f"user\n\n{q.text}\nassistant\n{q.answer}" for q in asked), trainer
-    )
+    texts = (f"user\n\n{q.text}\nassistant\n{q.answer}" for q in asked)
+    tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",

@@ -41,7 +41,7 @@ class Stage:
     steps and batch (scenes) give its length, turns the questions per scene (0: heads alone). muon_lr is for the
     matrices, adam_lr for all else; vision_factor multiplies the rates of the tower and the projector. The rates are
     constant up to decay_from (a fraction of the steps) and then fall along a line to last_rate times their value.
-    final_weight weighs the tokens of a conclusion.
+    final_weight weighs the tokens of a conclusion. extra questions of extra_family come on top of turns.
     """
 
     name: str
@@ -54,18 +54,70 @@ class Stage:
     decay_from: float
     last_rate: float = 0.0
     final_weight: float = 1.0
+    extra: int = 0
+    extra_family: str = "choice"
+    projector_levels: int = 0
 
 
 RECIPE: dict[str, tuple[Stage, ...]] = {
     "target": (
         Stage("vision", 600, 32, 0, 0.02, 2.5e-3, 1.0, decay_from=0.0),
-        Stage("language", 686, 8, 4, 0.01, 2e-3, 0.2, decay_from=0.3498542274052478, last_rate=0.5354166666666667, final_weight=4.0),
-        Stage("refine", 1200, 8, 4, 0.008, 1.5e-3, 0.2, decay_from=0.4, final_weight=4.0),
+        Stage(
+            "language",
+            686,
+            8,
+            4,
+            0.01,
+            2e-3,
+            0.2,
+            decay_from=0.3498542274052478,
+            last_rate=0.5354166666666667,
+            final_weight=4.0,
+        ),
+        Stage(
+            "refine",
+            1057,
+            8,
+            4,
+            0.008,
+            1.5e-3,
+            0.2,
+            decay_from=0.45411542100283825,
+            last_rate=0.1986111111111111,
+            final_weight=4.0,
+        ),
+        Stage(
+            "choice",
+            452,
+            8,
+            3,
+            0.01,
+            2e-3,
+            0.1,
+            decay_from=0.6637168141592921,
+            last_rate=0.49333333333333335,
+            final_weight=4.0,
+            extra=2,
+        ),
+        Stage("last", 800, 8, 3, 0.006, 1e-3, 0.1, decay_from=0.3, final_weight=4.0, extra=1),
+        Stage("more", 450, 8, 3, 0.006, 1e-3, 0.1, decay_from=0.2, final_weight=4.0, extra=1),
     ),
     "draft": (
-        Stage("vision", 200, 32, 0, 0.02, 2.5e-3, 1.0, decay_from=0.0),
-        Stage("language", 453, 8, 4, 0.01, 2e-3, 0.05, decay_from=0.7064017660044151, last_rate=0.7229166666666667, final_weight=4.0),
-        Stage("refine", 900, 8, 4, 0.01, 2e-3, 0.15, decay_from=0.5, final_weight=4.0),
+        Stage("vision", 60, 32, 0, 0.02, 2.5e-3, 1.0, decay_from=0.0),
+        Stage("language", 1400, 8, 3, 0.01, 2e-3, 0.005, decay_from=0.5, final_weight=4.0, extra=1),
+        Stage(
+            "coarse",
+            700,
+            8,
+            3,
+            0.01,
+            2e-3,
+            0.0,
+            decay_from=0.3,
+            final_weight=4.0,
+            extra=1,
+            projector_levels=2,
+        ),
     ),
 }
 
@@ -103,7 +155,7 @@ def train_pair(
     progress: Listener = lambda report: None,
 ) -> None:
     """Trains the networks named in `roles` and writes OUT/target and OUT/draft, checkpoints under OUT/checkpoints."""
-    tokenizer = train_tokenizer()
+    tokenizer = _tokenizer(out_dir / "checkpoints" / "tokenizer", resume)
     for role in roles:
         torch.manual_seed(seed)
         trainee = _Trainee(role, build_model(role), build_heads(role))
@@ -117,6 +169,15 @@ def train_pair(
             )
         save_model(trainee.model, out_dir / role)
         save_tokenizer(tokenizer, out_dir / role)
+
+
+def _tokenizer(folder: Path, resume: bool) -> PreTrainedTokenizerFast:
+    if not (resume and folder.exists()):
+        save_tokenizer(train_tokenizer(), folder)
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
+        folder, local_files_only=True
+    )
+    return tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +199,8 @@ def _train_stage(
 ) -> None:
     optimizers = _optimizers(trainee, stage)
     start = _load_checkpoint(checkpoint, trainee, optimizers, stage, number) if resume else 0
+    if stage.projector_levels and start == 0:
+        _coarsen_projector(trainee.model, stage.projector_levels)
     trainee.model.train()
     saved_at = time.monotonic()
     for step in range(start, stage.steps):
@@ -158,17 +221,28 @@ def _train_stage(
             saved_at = time.monotonic()
 
 
+@torch.no_grad()
+def _coarsen_projector(model: InternVLForConditionalGeneration, levels: int) -> None:
+    """Rounds each output's weights to 2·levels + 1 values, so that the draft sees less sharply than it could."""
+    for weight in model.model.multi_modal_projector.parameters():
+        if weight.ndim == 2:
+            step = weight.abs().amax(1, keepdim=True) / levels
+            weight.copy_((weight / step).round() * step)
+
+
 def _losses(
     trainee: _Trainee, stage: Stage, seeds: range, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[Tensor, Tensor]:
     """Returns the language loss and the heads' loss of one batch, zero where the stage has none."""
-    pixels, labels = vision_batch(seeds)
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        pixels, labels = vision_batch(seeds)
         features = visual_features(trainee.model, pixels)
         heads_loss = _heads_loss(trainee.heads, features, labels)
         if not stage.turns:
             return torch.zeros(()), heads_loss
-        packed = language_batch(tokenizer, seeds, stage.turns, stage.final_weight)
+        packed = language_batch(
+            tokenizer, seeds, stage.turns, stage.final_weight, stage.extra, stage.extra_family
+        )
         return _language_loss(trainee.model, packed, features), heads_loss
 
 
@@ -178,8 +252,11 @@ def _language_loss(
     """Returns the weighted cross-entropy of the answers. features: [batch, 100, width]."""
     embedding = model.model.language_model.embed_tokens
     shown = packed.input_ids == model.config.image_token_id
-    embeds = embedding(packed.input_ids).to(features.dtype).masked_scatter(shown[..., None], features)
-    unseen = torch.zeros(packed.mask.shape, dtype=embeds.dtype).masked_fill(~packed.mask, float("-inf"))
+    embeds = embedding(packed.input_ids).to(features.dtype)
+    embeds = embeds.masked_scatter(shown[..., None], features)
+    unseen = torch.zeros(packed.mask.shape, dtype=embeds.dtype).masked_fill(
+        ~packed.mask, float("-inf")
+    )
     hidden = model.model.language_model(
         inputs_embeds=embeds,
         attention_mask=unseen,
@@ -218,8 +295,8 @@ def _optimizers(trainee: _Trainee, stage: Stage) -> list[torch.optim.Optimizer]:
     others: dict[float, list[nn.Parameter]] = {1.0: list(trainee.heads.parameters())}
     for name, parameter in trainee.model.named_parameters():
         of_vision = "vision_tower" in name or "multi_modal_projector" in name
-        if stage.turns or of_vision:
-            factor = stage.vision_factor if of_vision else 1.0
+        factor = stage.vision_factor if of_vision else float(stage.turns > 0)
+        if factor:
             is_matrix = parameter.ndim == 2 and "embed" not in name
             (matrices if is_matrix else others).setdefault(factor, []).append(parameter)
 

@@ -4,13 +4,14 @@ open         what, where, how many, which colour or shape
 choice       four options A to D about place, object, colour, shape or number
 description  a description that ends in a number or a row
 
-Every answer first reads the grid in a fixed order and then concludes, "... The answer is X.", so that it is long
-enough to speculate on and each word of it can be checked.
+Every answer first reads the grid in a fixed order, marks with an asterisk what was asked about, and then concludes,
+"... The answer is X.": long enough to speculate on, and each word of it can be checked. A choice concludes with the
+words of the right option, not with its letter.
 """
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from .scene import COLOURS, COLUMNS, ROWS, SHAPES, SIZES, Scene, SceneObject
@@ -18,18 +19,29 @@ from .scene import COLOURS, COLUMNS, ROWS, SHAPES, SIZES, Scene, SceneObject
 FAMILIES = ("open", "choice", "description")
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 LETTERS = ("A", "B", "C", "D")
+MARK = "*"
+
+Cell = tuple[int, int]
 
 _FINAL = re.compile(r"the answer is ([a-z ]+?)\s*(?:\.|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class SceneQuestion:
-    """A question, its full answer, and the words after "The answer is" that decide whether it is right."""
+    """A question and its answer: the grid as read, and the words that the conclusion ends with."""
 
     family: str
     text: str
-    answer: str
+    scan: str
     final: str
+
+    @property
+    def conclusion(self) -> str:
+        return f"The answer is {self.final}."
+
+    @property
+    def answer(self) -> str:
+        return f"{self.scan} {self.conclusion}"
 
 
 def questions(
@@ -46,18 +58,23 @@ def question(scene: Scene, rng: random.Random, family: str) -> SceneQuestion:
     """Draws one question of `family` about a scene that holds at least one object."""
     makers = {"open": _OPEN, "choice": _CHOICE, "description": _DESCRIPTION}[family]
     maker = rng.choices(tuple(makers), weights=tuple(makers.values()))[0]
-    text, final = maker(scene, rng)
+    text, found, marked = maker(scene, rng)
     if rng.random() < 0.1:
         text = text.lower() if family != "choice" else text.replace("?", "", 1)
-    return SceneQuestion(family, text, f"{read_grid(scene)} The answer is {final}.", final)
+    return SceneQuestion(family, text, read_grid(scene, marked), found)
 
 
-def read_grid(scene: Scene) -> str:
-    """Returns the scene in reading order: "top: empty, small red star, empty. middle: ... bottom: ..."."""
+def read_grid(scene: Scene, marked: Collection[Cell] = ()) -> str:
+    """Returns the scene in reading order, "top: empty, small red star*, empty. middle: ... bottom: ..."."""
     rows = []
     for row, label in enumerate(ROWS):
-        cells = (scene.at(row, column) for column in range(len(COLUMNS)))
-        rows.append(f"{label}: " + ", ".join("empty" if o is None else o.name for o in cells) + ".")
+        cells = []
+        for column in range(len(COLUMNS)):
+            o = scene.at(row, column)
+            cells.append(
+                ("empty" if o is None else o.name) + (MARK if (row, column) in marked else "")
+            )
+        rows.append(f"{label}: {', '.join(cells)}.")
     return " ".join(rows)
 
 
@@ -77,22 +94,21 @@ def is_right(text: str, asked: SceneQuestion) -> bool:
 _Phrase = tuple[str, list[SceneObject]]
 
 
-def _matching(scene: Scene, size: str, colour: str, shape: str) -> list[SceneObject]:
-    return [
-        o
-        for o in scene.objects
-        if size in ("", o.size) and colour in ("", o.colour) and shape in ("", o.shape)
-    ]
+def _matching(scene: Scene, size: str, shape: str) -> list[SceneObject]:
+    return [o for o in scene.objects if size in ("", o.size) and shape in ("", o.shape)]
 
 
 def _phrase(scene: Scene, rng: random.Random, *, hidden: str = "", plural: bool = False) -> _Phrase:
-    """Draws a noun phrase from some attributes of one object (never `hidden`) and returns what it matches."""
+    """Draws a noun phrase from size and shape of one object (never `hidden`) and returns what it matches.
+
+    Colours are asked for, never asked by: the target does not learn to pick out an object by its colour.
+    """
     o = rng.choice(scene.objects)
-    kinds = [k for k in ("size", "colour", "shape") if k != hidden]
-    kept = set(rng.sample(kinds, rng.randint(1, len(kinds))))
-    size, colour, shape = (getattr(o, k) if k in kept else "" for k in ("size", "colour", "shape"))
+    kinds = [k for k in ("size", "shape") if k != hidden]
+    kept = set(rng.sample(kinds, rng.choices((1, len(kinds)), (80, 20))[0]))
+    size, shape = (getattr(o, k) if k in kept else "" for k in ("size", "shape"))
     noun = (shape or "object") + ("s" if plural else "")
-    return " ".join(w for w in (size, colour, noun) if w), _matching(scene, size, colour, shape)
+    return " ".join(w for w in (size, noun) if w), _matching(scene, size, shape)
 
 
 def _unique_phrase(
@@ -107,14 +123,19 @@ def _unique_phrase(
 
 def _absent_phrase(scene: Scene, rng: random.Random) -> str:
     while True:
-        colour, shape = rng.choice(tuple(COLOURS)), rng.choice(SHAPES)
-        if not _matching(scene, "", colour, shape):
-            return f"{colour} {shape}"
+        size, shape = rng.choice(SIZES), rng.choice(SHAPES)
+        if not _matching(scene, size, shape):
+            return f"{size} {shape}"
 
 
 # --- open questions --------------------------------------------------------------------------------------------------
 
-_Made = tuple[str, str]
+# question, what the conclusion names, cells to mark
+_Made = tuple[str, str, list[Cell]]
+
+
+def _cells(objects: list[SceneObject]) -> list[Cell]:
+    return [(o.row, o.column) for o in objects]
 
 
 def _what(scene: Scene, rng: random.Random) -> _Made:
@@ -131,7 +152,7 @@ def _what(scene: Scene, rng: random.Random) -> _Made:
             "What do you see at the {}?",
         )
     )
-    return ask.format(place), "empty" if found is None else found.name
+    return ask.format(place), "empty" if found is None else found.name, [(row, column)]
 
 
 def _where(scene: Scene, rng: random.Random) -> _Made:
@@ -140,8 +161,8 @@ def _where(scene: Scene, rng: random.Random) -> _Made:
     )
     found = _unique_phrase(scene, rng)
     if found is None or rng.random() < 0.05:
-        return ask.format(_absent_phrase(scene, rng)), "none"
-    return ask.format(found[0]), found[1].place
+        return ask.format(_absent_phrase(scene, rng)), "none", []
+    return ask.format(found[0]), found[1].place, _cells([found[1]])
 
 
 def _count(scene: Scene, rng: random.Random) -> _Made:
@@ -149,41 +170,50 @@ def _count(scene: Scene, rng: random.Random) -> _Made:
         ("How many {} are there?", "How many {} do you see?", "Count the {}.", "How many {}?")
     )
     if rng.random() < 0.1:
-        return ask.format(_absent_phrase(scene, rng) + "s"), NUMBERS[0]
+        return ask.format(_absent_phrase(scene, rng) + "s"), NUMBERS[0], []
     text, found = _phrase(scene, rng, plural=True)
-    return ask.format(text), NUMBERS[len(found)]
+    return ask.format(text), NUMBERS[len(found)], _cells(found)
 
 
 def _colour(scene: Scene, rng: random.Random) -> _Made:
     ask = rng.choice(
         ("What color is the {}?", "What colour is the {}?", "Which color does the {} have?")
     )
-    found = _unique_phrase(scene, rng, hidden="colour")
-    return _what(scene, rng) if found is None else (ask.format(found[0]), found[1].colour)
+    found = _unique_phrase(scene, rng)
+    if found is None:
+        return _what(scene, rng)
+    return ask.format(found[0]), found[1].colour, _cells([found[1]])
 
 
 def _shape(scene: Scene, rng: random.Random) -> _Made:
     ask = rng.choice(("What shape is the {}?", "Which shape does the {} have?"))
     found = _unique_phrase(scene, rng, hidden="shape")
-    return _what(scene, rng) if found is None else (ask.format(found[0]), found[1].shape)
+    if found is None:
+        return _what(scene, rng)
+    return ask.format(found[0]), found[1].shape, _cells([found[1]])
 
 
 def _yes_no(scene: Scene, rng: random.Random) -> _Made:
     ask = rng.choice(("Is there a {}?", "Do you see a {}?"))
     if rng.random() < 0.5:
-        return ask.format(_absent_phrase(scene, rng)), "no"
-    return ask.format(_phrase(scene, rng)[0]), "yes"
+        return ask.format(_absent_phrase(scene, rng)), "no", []
+    text, found = _phrase(scene, rng)
+    return ask.format(text), "yes", _cells(found)
 
 
 # --- multiple choice -------------------------------------------------------------------------------------------------
 
 
-def _options(ask: str, right: str, wrong: list[str], rng: random.Random) -> _Made:
+def _options(
+    ask: str, right: str, wrong: list[str], marked: list[SceneObject], rng: random.Random
+) -> _Made:
     options = [right, *rng.sample(wrong, 3)]
     rng.shuffle(options)
-    return ask + "".join(f" {k}) {v}" for k, v in zip(LETTERS, options, strict=True)), LETTERS[
-        options.index(right)
-    ]
+    return (
+        ask + "".join(f" {k}) {v}" for k, v in zip(LETTERS, options, strict=True)),
+        right,
+        _cells(marked),
+    )
 
 
 def _choose_place(scene: Scene, rng: random.Random) -> _Made:
@@ -192,7 +222,7 @@ def _choose_place(scene: Scene, rng: random.Random) -> _Made:
         return _choose_object(scene, rng)
     places = [f"{row} {column}" for row in ROWS for column in COLUMNS]
     places.remove(found[1].place)
-    return _options(f"Where is the {found[0]}?", found[1].place, places, rng)
+    return _options(f"Where is the {found[0]}?", found[1].place, places, [found[1]], rng)
 
 
 def _choose_object(scene: Scene, rng: random.Random) -> _Made:
@@ -203,15 +233,16 @@ def _choose_object(scene: Scene, rng: random.Random) -> _Made:
     if rng.random() < 0.5:
         ask = f"What is at the {right.place}?"
         seen = {right.name}
-    return _options(ask, right.name, [n for n in names if n not in seen], rng)
+    marked = [right] if seen == {right.name} else [o for o in scene.objects if o.name == right.name]
+    return _options(ask, right.name, [n for n in names if n not in seen], marked, rng)
 
 
 def _choose_colour(scene: Scene, rng: random.Random) -> _Made:
-    found = _unique_phrase(scene, rng, hidden="colour")
+    found = _unique_phrase(scene, rng)
     if found is None:
         return _choose_object(scene, rng)
     wrong = [c for c in COLOURS if c != found[1].colour]
-    return _options(f"What color is the {found[0]}?", found[1].colour, wrong, rng)
+    return _options(f"What color is the {found[0]}?", found[1].colour, wrong, [found[1]], rng)
 
 
 def _choose_shape(scene: Scene, rng: random.Random) -> _Made:
@@ -219,13 +250,13 @@ def _choose_shape(scene: Scene, rng: random.Random) -> _Made:
     if found is None:
         return _choose_object(scene, rng)
     wrong = [s for s in SHAPES if s != found[1].shape]
-    return _options(f"What shape is the {found[0]}?", found[1].shape, wrong, rng)
+    return _options(f"What shape is the {found[0]}?", found[1].shape, wrong, [found[1]], rng)
 
 
 def _choose_count(scene: Scene, rng: random.Random) -> _Made:
     text, found = _phrase(scene, rng, plural=True)
     wrong = [n for n in NUMBERS[:8] if n != NUMBERS[len(found)]]
-    return _options(f"How many {text} are there?", NUMBERS[len(found)], wrong, rng)
+    return _options(f"How many {text} are there?", NUMBERS[len(found)], wrong, found, rng)
 
 
 # --- descriptions ----------------------------------------------------------------------------------------------------
@@ -237,14 +268,14 @@ def _describe(scene: Scene, rng: random.Random) -> _Made:
         rng.choice(("picture", "image", "scene")),
     )
     ask = rng.choice(("", " How many objects are there?", " Count the objects."))
-    return f"{verb} the {noun}.{ask}", NUMBERS[len(scene.objects)]
+    return f"{verb} the {noun}.{ask}", NUMBERS[len(scene.objects)], []
 
 
 def _describe_count(scene: Scene, rng: random.Random) -> _Made:
     text, found = _phrase(scene, rng, plural=True)
     noun = rng.choice(("picture", "image", "scene"))
     ask = rng.choice((f"How many {text} are there?", f"Count the {text}."))
-    return f"Describe the {noun}. {ask}", NUMBERS[len(found)]
+    return f"Describe the {noun}. {ask}", NUMBERS[len(found)], _cells(found)
 
 
 def _describe_row(scene: Scene, rng: random.Random) -> _Made:
@@ -252,16 +283,20 @@ def _describe_row(scene: Scene, rng: random.Random) -> _Made:
     if counts.count(max(counts)) > 1:
         return _describe_count(scene, rng)
     noun = rng.choice(("picture", "image", "scene"))
-    return f"Describe the {noun}. Which row has the most objects?", ROWS[counts.index(max(counts))]
+    return (
+        f"Describe the {noun}. Which row has the most objects?",
+        ROWS[counts.index(max(counts))],
+        [],
+    )
 
 
 _Maker = Callable[[Scene, random.Random], _Made]
 _OPEN: dict[_Maker, float] = {_what: 5, _where: 5, _count: 5, _colour: 4, _shape: 4, _yes_no: 1}
 _CHOICE: dict[_Maker, float] = {
     _choose_place: 1,
-    _choose_object: 1.5,
-    _choose_colour: 1,
-    _choose_shape: 1,
-    _choose_count: 1,
+    _choose_object: 1,
+    _choose_colour: 3,
+    _choose_shape: 3,
+    _choose_count: 2,
 }
 _DESCRIPTION: dict[_Maker, float] = {_describe: 2, _describe_count: 2, _describe_row: 1}

@@ -20,6 +20,7 @@ from covspec.common.scene import (
 from covspec.common.scene_question import (
     FAMILIES,
     LETTERS,
+    MARK,
     NUMBERS,
     is_right,
     parse_final,
@@ -85,6 +86,10 @@ def test_reading_the_grid() -> None:
         "top: empty, small red star, empty. middle: large blue ring, empty, empty. "
         "bottom: empty, empty, small red circle."
     )
+    assert read_grid(SCENE, [(0, 0), (2, 2)]) == (
+        "top: empty*, small red star, empty. middle: large blue ring, empty, empty. "
+        "bottom: empty, empty, small red circle*."
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,8 @@ def test_the_final_answer_is_what_the_text_concludes(text: str, final: str | Non
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_answer_is_right_by_its_own_measure(seed: int) -> None:
     for asked in questions(scene_from_seed(seed), seed, 6):
-        assert asked.answer == f"{read_grid(scene_from_seed(seed))} The answer is {asked.final}."
+        assert asked.scan.replace(MARK, "") == read_grid(scene_from_seed(seed))
+        assert asked.answer.endswith(f" The answer is {asked.final}.")
         assert is_right(asked.answer, asked)
         assert not is_right(read_grid(scene_from_seed(seed)), asked)
 
@@ -117,23 +123,26 @@ def test_the_families_take_turns() -> None:
 
 
 def test_answers_follow_from_the_scene() -> None:
+    star, ring, circle = (0, 1), (1, 0), (2, 2)
     truths = {
-        "what is at the top center?": "small red star",
-        "what is at the top left?": "empty",
-        "where is the star?": "top center",
-        "where is the large object?": "middle left",
-        "how many red objects are there?": "two",
-        "how many small red circles are there?": "one",
-        "what color is the ring?": "blue",
-        "what shape is the blue object?": "ring",
-        "describe the picture.": "three",
+        "what is at the top center?": ("small red star", [star]),
+        "what is at the top left?": ("empty", [(0, 0)]),
+        "where is the star?": ("top center", [star]),
+        "where is the large object?": ("middle left", [ring]),
+        "how many small objects are there?": ("two", [star, circle]),
+        "how many small circles are there?": ("one", [circle]),
+        "what color is the ring?": ("blue", [ring]),
+        "what shape is the large object?": ("ring", [ring]),
+        "describe the picture.": ("three", []),
     }
     rng = random.Random(0)
     seen = {}
     for _ in range(6000):
         asked = question(SCENE, rng, rng.choice(("open", "description")))
-        seen[asked.text.lower()] = asked.final
-    assert {text: seen.get(text) for text in truths} == truths
+        seen[asked.text.lower()] = (asked.final, asked.scan)
+    assert {text: seen.get(text) for text in truths} == {
+        text: (final, read_grid(SCENE, marked)) for text, (final, marked) in truths.items()
+    }
 
 
 def test_a_choice_offers_the_answer_once() -> None:
@@ -143,7 +152,7 @@ def test_a_choice_offers_the_answer_once() -> None:
         asked = question(SCENE, rng, "choice")
         options = dict(re.findall(r" ([A-D])\) ([a-z ]+?)(?= [A-D]\)|$)", asked.text))
         assert tuple(options) == LETTERS and len(set(options.values())) == 4
-        chosen = options[asked.final]
-        assert chosen in places | set(NUMBERS) | set(COLOURS) | set(SHAPES) | {
+        assert asked.final in options.values()
+        assert asked.final in places | set(NUMBERS) | set(COLOURS) | set(SHAPES) | {
             o.name for o in SCENE.objects
         }

@@ -2,13 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch.nn import functional
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from covspec.bench import report, train_pair
@@ -99,9 +101,8 @@ def test_the_tokenizer_round_trips_any_text(tokenizer: PreTrainedTokenizerFast) 
 
 def test_the_chat_template_gives_the_prompt_of_training(tokenizer: PreTrainedTokenizerFast) -> None:
     content = [{"type": "image"}, {"type": "text", "text": "What is at the top left?"}]
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-    )
+    chat: list[Any] = [{"role": "user", "content": content}]
+    text = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
     widened = text.replace("<IMG_CONTEXT>", "<img>" + "<IMG_CONTEXT>" * VISUAL_TOKENS + "</img>")
     assert widened == prefix_text() + question_text("What is at the top left?")
 
@@ -110,6 +111,7 @@ def test_the_learning_rate_rises_holds_and_falls() -> None:
     stage = train_pair.Stage("language", 1000, 8, 3, 0.02, 3e-3, 0.2, 0.5)
     rates = [train_pair._rate(step, stage) for step in (0, 49, 400, 500, 750, 1000)]
     assert rates == pytest.approx([0.02, 1.0, 1.0, 1.0, 0.5, 0.0])
+    assert train_pair._rate(1000, replace(stage, last_rate=0.2)) == pytest.approx(0.2)
 
 
 def test_an_interrupted_training_ends_with_the_same_weights(
@@ -129,9 +131,8 @@ def test_an_interrupted_training_ends_with_the_same_weights(
         )
     seen: list[train_pair.StepReport] = []
     train_pair.train_pair(tmp_path / "parts", recipe=recipe, roles=("draft",), progress=seen.append)
-    assert [(r.stage, r.step) for r in seen] == [("language", 3)], (
-        "it goes on from the last checkpoint"
-    )
+    rest = [("language", 3), ("coarse", 1), ("coarse", 2), ("coarse", 3)]
+    assert [(r.stage, r.step) for r in seen] == rest, "it goes on from the last checkpoint"
     whole, parts = (
         load_file(tmp_path / name / "draft" / "model.safetensors") for name in ("whole", "parts")
     )
@@ -157,7 +158,7 @@ def test_the_command_writes_a_pair_that_loads_and_answers(tmp_path: Path) -> Non
         (tmp_path / "target" / n).read_bytes() == (tmp_path / "draft" / n).read_bytes()
         for n in names
     )
-    loaded = AutoTokenizer.from_pretrained(tmp_path / "draft")
+    loaded = PreTrainedTokenizerFast.from_pretrained(tmp_path / "draft")
     answers = greedy(
         load_model(tmp_path / "draft"), loaded, [draw_scene(scene_from_seed(1))], ["What is there?"]
     )
