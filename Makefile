@@ -27,8 +27,8 @@ install: $(STAMP) ## Install the package and its tools into .venv (the other tar
 demo: $(STAMP) ## Start an edge, ask it about a picture, and show what speculation saved
 	@$(BIN)/covspec demo
 
-test: $(STAMP) ## Run the tests, without those marked slow or gpu
-	@$(BIN)/python -m pytest -q -m 'not slow and not gpu'
+test: $(STAMP) ## Run the tests, without those marked slow or gpu, on two cores
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'not slow and not gpu' -n 2 --dist worksteal
 
 soak: $(STAMP) ## Run the tests marked slow, then half an hour of clients that come, go and get killed
 	@$(BIN)/python -m pytest -q -m 'slow and not gpu' --timeout 3600

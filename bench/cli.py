@@ -28,6 +28,7 @@ BENCHES = {
     "decode": ("decode", "Speculation against the target alone, one client, loopback."),
     "int8": ("int8", "INT8 against float32: agreement, answers, and invariance to batch mates."),
     "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
+    "scheduler": ("scheduler", "The planner: exact against brute force, all solvers, solve times."),
     "selection": ("selection", "How long it takes to choose visual tokens on one thread."),
     "soak": ("soak", "Clients that come, go, cancel and get killed, for half an hour."),
     "startup": ("startup", "How long a user waits for an edge, an answer, the whole demo."),

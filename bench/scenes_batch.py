@@ -146,13 +146,12 @@ def language_batch(
     seeds: Sequence[int],
     turns: int,
     final_weight: float = 1.0,
-    extra: int = 0,
-    extra_family: str = "choice",
+    extra_choices: int = 0,
 ) -> PackedTurns:
-    """Returns `turns` turns of all families and `extra` ones of `extra_family` about each scene."""
+    """Returns `turns` turns of all families and `extra_choices` choices about each scene."""
     scenes = [(scene_from_seed(seed), seed) for seed in seeds]
     asked = [
-        questions(scene, seed, turns) + questions(scene, -seed, extra, extra_family)
+        questions(scene, seed, turns) + questions(scene, -seed, extra_choices, "choice")
         for scene, seed in scenes
     ]
     return pack_turns(tokenizer, asked, final_weight)

@@ -1,16 +1,16 @@
 """Trains the embedded pair `scenes` from nothing: `covspec train-pair`.
 
-Each network learns in two stages. `vision`: the tower and the projector alone, under one linear head per attribute of
-the object that a visual token shows. `language`: the language model on top, while the heads' loss stays beside the
-language loss, so that the tower keeps what it knows. Data are drawn from seeds as training goes; batch n of a stage
-depends on the seed and on n alone, so an interrupted run goes on from its last checkpoint as if nothing had happened.
+Each network learns in stages. First the tower and the projector alone, under one linear head per attribute of the
+object that a visual token shows. Then the language model on top, while the heads' loss stays beside the language loss,
+so that the tower keeps what it knows. Data are drawn from seeds as training goes; batch n of a stage depends on the
+seed and on n alone, so an interrupted run goes on from its last checkpoint as if nothing had happened.
 """
 
 import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,110 +24,14 @@ from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFa
 
 from .scenes_batch import IGNORED, PackedTurns, language_batch, vision_batch
 from .scenes_model import build_heads, build_model, save_model, visual_features
+from .scenes_recipe import RECIPE, ROLES, Stage, quick_recipe
 from .scenes_tokenizer import save_tokenizer, train_tokenizer
 
-ROLES = ("target", "draft")
 FIRST_TRAINING_SEED = 1_000_000
 _SEEDS_PER_STAGE = 10_000_000
 _BACKGROUND_WEIGHT = 0.25
 _WARMUP_STEPS = 50
 _CHECKPOINT_EVERY_S = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage of training.
-
-    steps and batch (scenes) give its length, turns the questions per scene (0: heads alone). muon_lr is for the
-    matrices, adam_lr for all else; vision_factor multiplies the rates of the tower and the projector. The rates are
-    constant up to decay_from (a fraction of the steps) and then fall along a line to last_rate times their value.
-    final_weight weighs the tokens of a conclusion. extra questions of extra_family come on top of turns.
-    """
-
-    name: str
-    steps: int
-    batch: int
-    turns: int
-    muon_lr: float
-    adam_lr: float
-    vision_factor: float
-    decay_from: float
-    last_rate: float = 0.0
-    final_weight: float = 1.0
-    extra: int = 0
-    extra_family: str = "choice"
-    projector_levels: int = 0
-
-
-RECIPE: dict[str, tuple[Stage, ...]] = {
-    "target": (
-        Stage("vision", 600, 32, 0, 0.02, 2.5e-3, 1.0, decay_from=0.0),
-        Stage(
-            "language",
-            686,
-            8,
-            4,
-            0.01,
-            2e-3,
-            0.2,
-            decay_from=0.3498542274052478,
-            last_rate=0.5354166666666667,
-            final_weight=4.0,
-        ),
-        Stage(
-            "refine",
-            1057,
-            8,
-            4,
-            0.008,
-            1.5e-3,
-            0.2,
-            decay_from=0.45411542100283825,
-            last_rate=0.1986111111111111,
-            final_weight=4.0,
-        ),
-        Stage(
-            "choice",
-            452,
-            8,
-            3,
-            0.01,
-            2e-3,
-            0.1,
-            decay_from=0.6637168141592921,
-            last_rate=0.49333333333333335,
-            final_weight=4.0,
-            extra=2,
-        ),
-        Stage("last", 800, 8, 3, 0.006, 1e-3, 0.1, decay_from=0.3, final_weight=4.0, extra=1),
-        Stage("more", 450, 8, 3, 0.006, 1e-3, 0.1, decay_from=0.2, final_weight=4.0, extra=1),
-    ),
-    "draft": (
-        Stage("vision", 60, 32, 0, 0.02, 2.5e-3, 1.0, decay_from=0.0),
-        Stage("language", 1400, 8, 3, 0.01, 2e-3, 0.005, decay_from=0.5, final_weight=4.0, extra=1),
-        Stage(
-            "coarse",
-            700,
-            8,
-            3,
-            0.01,
-            2e-3,
-            0.0,
-            decay_from=0.3,
-            final_weight=4.0,
-            extra=1,
-            projector_levels=2,
-        ),
-    ),
-}
-
-
-def quick_recipe() -> dict[str, tuple[Stage, ...]]:
-    """Returns the recipe cut down to a few steps, enough to run every line of it."""
-    return {
-        role: tuple(replace(stage, steps=3, batch=2) for stage in stages)
-        for role, stages in RECIPE.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +145,7 @@ def _losses(
         if not stage.turns:
             return torch.zeros(()), heads_loss
         packed = language_batch(
-            tokenizer, seeds, stage.turns, stage.final_weight, stage.extra, stage.extra_family
+            tokenizer, seeds, stage.turns, stage.final_weight, stage.extra_choices
         )
         return _language_loss(trainee.model, packed, features), heads_loss
 

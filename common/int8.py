@@ -33,7 +33,7 @@ class Int8:
 
     A block of converted weights stays in the cache until it is used, so a large layer reads a
     quarter of the memory that floating point would. For a small layer converting costs more than
-    multiplying: it keeps a converted copy, with the same numbers.
+    multiplying: it keeps a converted copy, with the same numbers but for rounding.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:

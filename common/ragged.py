@@ -87,7 +87,7 @@ class KVRows:
         self.num_rows, self.row_len, self.kv_heads = num_rows, row_len, kv_heads
         self._heads_per_key = heads_per_key
         # Smaller blocks of queries take other kernels.
-        self._min_queries = 2 if head_dim <= 32 else 4 if head_dim <= 64 else 8
+        self._min_queries = 4 if head_dim <= 64 else 8
         self._device = device
         shape = (num_layers, num_rows * row_len + 1, 2 * kv_heads, head_dim)
         self._store = torch.zeros(shape, dtype=dtype, device=device)

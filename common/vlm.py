@@ -15,6 +15,7 @@ from .chat import ChatFormat
 from .decoder import Decoder
 from .errors import InvalidRequest
 from .model import Pixels, Step, StepResult, VisualTokens
+from .projection import fewest_rows
 from .ragged import KVRows, Span
 from .tiles import TileSettings, cut_tiles, tile_grid
 from .tokenizer import Tokenizer
@@ -58,6 +59,7 @@ class VisionLanguageModel:
         self._vision = vision
         self._dtype = weights.embedding.dtype
         self._device = weights.embedding.device
+        self._fewest_rows = (fewest_rows() or 2) if self._device.type == "cpu" else 2
         self._rows: KVRows | None = None
 
     def allocate(self, num_rows: int, row_len: int) -> None:
@@ -116,9 +118,10 @@ class VisionLanguageModel:
         order = sorted(range(len(steps)), key=lambda i: steps[i].row)
         packed = [steps[i] for i in order]
         spans = [Span(step.row, step.start, step.num_tokens) for step in packed]
-        # A lone token would take other kernels than the same token in company.
-        alone = spans[0].length if len(spans) == 1 else 0
-        padding = max(2, self._rows.step_width(alone)) - alone if alone else 0
+        # Few tokens would take other kernels than the same tokens in company.
+        num_tokens = sum(span.length for span in spans)
+        alone = self._rows.step_width(num_tokens) if len(spans) == 1 else num_tokens
+        padding = max(self._fewest_rows, alone) - num_tokens
         pack = self._rows.plan(spans, padding)
         hidden, activity = self._decoder.run(
             self._embeddings(packed, padding),
@@ -175,7 +178,7 @@ class VisionLanguageModel:
             wanted.extend(range(end - step.num_logits, end))
         if not wanted:
             return np.empty((0, self.vocab_size), dtype=np.float32)
-        index = wanted * 2 if len(wanted) == 1 else wanted
+        index = wanted + wanted[-1:] * (self._fewest_rows - len(wanted))
         chosen = hidden.index_select(0, torch.tensor(index, device=self._device))
         logits: NDArray[np.float32] = self._decoder.logits(chosen).cpu().numpy()
         return logits[: len(wanted)]

@@ -24,9 +24,13 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..common.messages import Correction
+
 Floats = NDArray[np.float64]
 Lengths = NDArray[np.int64]
 
+#: |V^| of the paper's experiments.
+NUM_ENTRIES = 1024
 #: What an accept rate is taken to be before it was measured: about the mean of the paper's Table I.
 ACCEPT_RATE_PRIOR = 0.8
 
@@ -84,6 +88,19 @@ def token_bits(num_entries: int, V: int, Q_B: int = 16) -> int:
 def index_bits(V: int) -> int:
     """Bits of a token id in a vocabulary of V: ceil(log2 V)."""
     return (V - 1).bit_length()
+
+
+def correction_bits(correction: Correction, V: int) -> int:
+    """Q_tok of a correction mode: what goes up with every draft token, without framing.
+
+    `topk` sends Multi-SPIN's 1024 entries, `edge` the whole distribution, `logits` and `candidates` (CoVSpec) the
+    token's id and its float16 log-probability, `coupled` the id alone.
+    """
+    if correction is Correction.TOPK:
+        return token_bits(NUM_ENTRIES, V)
+    if correction is Correction.EDGE:
+        return index_bits(V) + 16 * V
+    return index_bits(V) + (0 if correction is Correction.COUPLED else 16)
 
 
 def uplink_time(L: ArrayLike, Q_tok: ArrayLike, B_k: ArrayLike, r: ArrayLike) -> Floats:

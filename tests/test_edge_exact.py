@@ -63,7 +63,8 @@ def test_sixteen_sessions_at_once_say_what_each_says_alone(target: Model) -> Non
 
 async def _sixteen(target: Model) -> None:
     messages = openings(target, examples(SESSIONS))
-    async with running_edge(target, max_num_seqs=SESSIONS, max_model_len=384) as edge:
+    config = {"max_num_seqs": SESSIONS, "max_model_len": 384, "batch_wait_s": 0.05}
+    async with running_edge(target, **config) as edge:
         solo = [await edge_only(edge.address, replace(m, mode=Mode.EDGE_ONLY)) for m in messages]
         assert edge.engine is not None
         rounds_before = edge.engine.batcher.totals.rounds

@@ -25,6 +25,7 @@ from covspec.bench.scenes_batch import (
     visual_labels,
 )
 from covspec.bench.scenes_model import VISUAL_TOKENS, build_like, build_model, load_model
+from covspec.bench.scenes_recipe import ROLES, Stage, quick_recipe
 from covspec.bench.scenes_tokenizer import train_tokenizer
 from covspec.common.scene import draw_scene, scene_from_seed
 from covspec.common.scene_question import questions
@@ -108,7 +109,7 @@ def test_the_chat_template_gives_the_prompt_of_training(tokenizer: PreTrainedTok
 
 
 def test_the_learning_rate_rises_holds_and_falls() -> None:
-    stage = train_pair.Stage("language", 1000, 8, 3, 0.02, 3e-3, 0.2, 0.5)
+    stage = Stage("language", 1000, 0.02, 3e-3, 0.2, decay_from=0.5)
     rates = [train_pair._rate(step, stage) for step in (0, 49, 400, 500, 750, 1000)]
     assert rates == pytest.approx([0.02, 1.0, 1.0, 1.0, 0.5, 0.0])
     assert train_pair._rate(1000, replace(stage, last_rate=0.2)) == pytest.approx(0.2)
@@ -118,7 +119,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train_pair, "_CHECKPOINT_EVERY_S", 0.0)
-    recipe = train_pair.quick_recipe()
+    recipe = quick_recipe()
     train_pair.train_pair(tmp_path / "whole", recipe=recipe, roles=("draft",))
 
     def interrupt(report: train_pair.StepReport) -> None:
@@ -146,7 +147,7 @@ def test_the_command_writes_a_pair_that_loads_and_answers(tmp_path: Path) -> Non
     app.command()(train_pair.command)
     result = CliRunner().invoke(app, ["--out", str(tmp_path), "--quick", "--seed", "1"])
     assert result.exit_code == 0, result.output
-    for role in train_pair.ROLES:
+    for role in ROLES:
         weights = load_file(tmp_path / role / "model.safetensors")
         assert {w.dtype for w in weights.values()} == {torch.float16}
         assert (

@@ -11,14 +11,13 @@ from transformers import InternVLForConditionalGeneration
 from covspec.common.errors import InvalidRequest
 from covspec.common.loader import load_model
 from covspec.common.model import Model, Step, VisualTokens
+from covspec.common.projection import fewest_rows
 from covspec.common.vlm import VisionLanguageModel
 
 Loaded = tuple[Model, InternVLForConditionalGeneration]
 Floats = NDArray[np.float32]
 #: Bits agree where this is known: see projection.py and ragged.py.
-SAME_BITS = (
-    torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkl.is_available()
-)
+SAME_BITS = fewest_rows() is not None
 
 
 @pytest.fixture(scope="module", params=[*TEXT_CONFIGS, "qwen2-head-48"])

@@ -1,0 +1,77 @@
+"""The recipe of the embedded pair: the stages in which `covspec train-pair` trains each network."""
+
+from dataclasses import dataclass, replace
+
+ROLES = ("target", "draft")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of training.
+
+    muon_lr is the rate of the matrices and adam_lr that of all else; vision_factor multiplies both for the tower and
+    the projector. They are constant up to decay_from (a fraction of the steps) and then fall along a line to last_rate
+    times their value. batch counts scenes, turns the questions per scene (0: heads alone), and extra_choices the
+    multiple-choice questions on top of them. final_weight weighs the tokens of a conclusion. projector_levels, unless
+    0, first rounds the projector's weights to that many steps on each side of zero.
+    """
+
+    name: str
+    steps: int
+    muon_lr: float
+    adam_lr: float
+    vision_factor: float
+    batch: int = 8
+    turns: int = 3
+    extra_choices: int = 1
+    final_weight: float = 4.0
+    decay_from: float = 0.0
+    last_rate: float = 0.0
+    projector_levels: int = 0
+
+
+_VISION = Stage("vision", 600, 0.02, 2.5e-3, 1.0, batch=32, turns=0)
+
+RECIPE: dict[str, tuple[Stage, ...]] = {
+    "target": (
+        _VISION,
+        Stage(
+            "language",
+            686,
+            0.01,
+            2e-3,
+            0.2,
+            turns=4,
+            extra_choices=0,
+            decay_from=0.350,
+            last_rate=0.535,
+        ),
+        Stage(
+            "refine",
+            1057,
+            0.008,
+            1.5e-3,
+            0.2,
+            turns=4,
+            extra_choices=0,
+            decay_from=0.454,
+            last_rate=0.199,
+        ),
+        Stage("choice", 452, 0.01, 2e-3, 0.1, extra_choices=2, decay_from=0.664, last_rate=0.493),
+        Stage("settle", 800, 0.006, 1e-3, 0.1, decay_from=0.3),
+        Stage("finish", 450, 0.006, 1e-3, 0.1, decay_from=0.2),
+    ),
+    "draft": (
+        replace(_VISION, steps=60),
+        Stage("language", 1400, 0.01, 2e-3, 0.005, decay_from=0.5),
+        Stage("coarse", 700, 0.01, 2e-3, 0.0, decay_from=0.3, projector_levels=2),
+    ),
+}
+
+
+def quick_recipe() -> dict[str, tuple[Stage, ...]]:
+    """Returns the recipe cut down to a few steps, enough to run every line of it."""
+    return {
+        role: tuple(replace(stage, steps=3, batch=2) for stage in stages)
+        for role, stages in RECIPE.items()
+    }
