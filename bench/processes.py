@@ -1,4 +1,4 @@
-"""`edge-server` and `device-client` as processes of their own, the way a user runs them; on loopback."""
+"""`edge-server`, `covspec link` and `device-client` as processes of their own, as users run them; on loopback."""
 
 import json
 import os
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import CovspecError, EdgeUnavailable
+from ..common.link import LinkConfig
 
-_READY = re.compile(r"covspec edge ready on (\S+:\d+)")
+_READY = re.compile(r"covspec (?:edge|link) ready on (\S+:\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,34 @@ def running_edge(*args: str, timeout_s: float = 120.0, core: int | None = None) 
     core: the one core that it may use; all of them when None.
     """
     started = time.perf_counter()
+    command = [_script("edge-server"), "--host", "127.0.0.1", "--port", "0", *args]
+    with _serving(command, timeout_s, core) as (address, pid):
+        yield Edge(address, time.perf_counter() - started, pid)
+
+
+@contextmanager
+def running_link(
+    edge: Edge | str,
+    config: LinkConfig | None = None,
+    *args: str,
+    timeout_s: float = 60.0,
+    core: int | None = None,
+) -> Iterator[str]:
+    """Start `covspec link` in front of an edge, yield the address to dial in its place, and stop it at the end.
+
+    args: further flags, such as --reset-at or --trace, which a configuration cannot name. core: as of `running_edge`.
+    """
+    to = edge if isinstance(edge, str) else edge.address
+    command = [_script("covspec"), "link", "--to", to, *_link_flags(config or LinkConfig()), *args]
+    with _serving(command, timeout_s, core) as (address, _):
+        yield address
+
+
+@contextmanager
+def _serving(command: list[str], timeout_s: float, core: int | None) -> Iterator[tuple[str, int]]:
+    """Runs a command that says which address it is ready on; that address, and the process's id."""
     process = subprocess.Popen(
-        [_script("edge-server"), "--host", "127.0.0.1", "--port", "0", *args],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=_environment(),
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=_environment()
     )
     if core is not None:
         # Threads that the process starts from here on inherit it.
@@ -72,8 +95,8 @@ def running_edge(*args: str, timeout_s: float = 120.0, core: int | None = None) 
     try:
         log.changed.wait(timeout_s)
         if log.address is None:
-            raise EdgeUnavailable(_why_not(process, log, timeout_s))
-        yield Edge(log.address, time.perf_counter() - started, process.pid)
+            raise EdgeUnavailable(_why_not(command, process, log, timeout_s))
+        yield log.address, process.pid
     finally:
         _stop(process)
         log.join(1.0)
@@ -119,12 +142,32 @@ def _environment() -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads), **os.environ}
 
 
-def _why_not(process: subprocess.Popen[str], log: _Log, timeout_s: float) -> str:
+def _link_flags(config: LinkConfig) -> list[str]:
+    """`covspec link`'s own flags for a configuration; a trace is a file of its own and has none."""
+    assert config.trace is None, "say --trace FILE"
+    flags = {
+        "--bandwidth-hz": config.bandwidth_hz,
+        "--snr-db": config.snr_db,
+        "--rtt-ms": 1e3 * config.rtt_s,
+        "--jitter-ms": 1e3 * config.jitter_s,
+        "--loss-stall": f"{config.loss}:{1e3 * config.stall_s}",
+        "--fading": config.fading,
+        "--coherence-ms": 1e3 * config.coherence_s,
+        "--seed": config.seed,
+        "--uplink-share": config.up_share,
+        "--downlink-share": config.down_share,
+    }
+    return [text for flag, value in flags.items() for text in (flag, str(value))]
+
+
+def _why_not(
+    command: list[str], process: subprocess.Popen[str], log: _Log, timeout_s: float
+) -> str:
     try:
         how = f"ended with exit code {process.wait(1.0)}"
     except subprocess.TimeoutExpired:
         how = f"was not ready after {timeout_s:.0f} s"
-    return "\n".join((f"edge-server {how}; its last lines:", *log.tail))
+    return "\n".join((f"{Path(command[0]).name} {how}; its last lines:", *log.tail))
 
 
 def _stop(process: subprocess.Popen[str], grace_s: float = 15.0) -> None:

@@ -1,15 +1,17 @@
-"""An edge and clients as processes of their own: started, asked, stopped, and what is said when they fail."""
+"""An edge, a link and clients as processes of their own: started, asked, stopped, and what is said when they fail."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from covspec.bench.processes import ask, running_edge
+from covspec.bench.processes import ask, running_edge, running_link
 from covspec.common.errors import CovspecError, EdgeUnavailable
+from covspec.common.link import LinkConfig
 
 TARGET = ("--model", "table:target-512")
 QUESTION = ("--query", "bade", "--draft-model", "table:draft-512", "--max-new-tokens", "20")
@@ -24,6 +26,23 @@ def test_an_edge_is_asked_and_stopped() -> None:
     assert speculative["num_tokens"] == 20
     assert speculative["token_ids"] == edge_only["token_ids"]
     assert not _alive(edge.pid)
+
+
+def test_a_link_delays_what_an_edge_answers() -> None:
+    rtt_s = 0.05
+    with running_edge(*TARGET) as edge, running_link(edge, LinkConfig(rtt_s=rtt_s)) as address:
+        near = ask(edge, *QUESTION)
+        far = ask(replace(edge, address=address), *QUESTION)
+    assert far["token_ids"] == near["token_ids"]
+    assert far["decode_s"] > far["num_rounds"] * rtt_s
+
+
+def test_a_link_that_cannot_start_says_why() -> None:
+    with (
+        pytest.raises(EdgeUnavailable, match="(?s)covspec ended with exit code 2.*--loss-stall"),
+        running_link("127.0.0.1:1", None, "--loss-stall", "often"),
+    ):
+        pytest.fail("it is not ready")
 
 
 def test_an_edge_that_cannot_start_says_why() -> None:
