@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from ..common.errors import CovspecError, EdgeFailure, EdgeUnavailable
 from ..common.messages import Draft, Mode, Verdict
 from ..common.model import Model
+from .round_queue import Batching, RoundQueue
 from .session import Session
 from .verifier import Outcome, Prefill, Round, Verifier
 from .verify_time import VerifyTime
@@ -33,32 +34,12 @@ MAX_UNREAD = 64
 MAX_FAILED_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """When a batch of drafts is closed.
-
-    continuous: after `wait_s` at most. rounds: Multi-SPIN's synchronous round, closed by its deadline `wait_s`.
-    Both close at once when every session that is expected has its draft in. A session that missed the last batch is
-    not expected again until it shows up, so that a straggler costs one deadline.
-    """
-
-    wait_s: float
-    max_rounds: int
-
-    def hold_s(self, now: float, oldest_s: float, num_waiting: int, num_expected: int) -> float:
-        """Seconds to wait for more drafts; 0 closes the batch."""
-        if num_waiting >= min(num_expected, self.max_rounds):
-            return 0.0
-        return max(0.0, oldest_s + self.wait_s - now)
-
-
 @dataclass(slots=True)
 class _Live:
     """A session as the batcher sees it."""
 
     session: Session
     deliver: Callable[[Outcome], None] | None = None
-    punctual: bool = True
     unread: int = 0
     parked: bool = False
     #: Tokens that the target has still to decode alone.
@@ -95,13 +76,12 @@ class Batcher:
         self.totals = Totals()
         self._model = model
         self._verifier = Verifier(model, now)
-        self._batching = batching
         self._max_tokens = max_batched_tokens
         self._now = now
         self._on_fault = on_fault
         self._failed_steps = 0
         self._work = threading.Condition()
-        self._rounds: list[Round] = []
+        self._rounds: RoundQueue[Round] = RoundQueue(batching, max_batched_tokens)
         self._prefills: list[Prefill] = []
         self._live: dict[str, _Live] = {}
         self._running: frozenset[str] = frozenset()
@@ -156,20 +136,21 @@ class Batcher:
                 live.unread -= 1
                 if live.parked and live.unread < MAX_UNREAD // 2:
                     live.parked = False
-                    self._rounds.append(_decode_round(session, self._now()))
+                    self._put(_decode_round(session, self._now()))
                     self._work.notify()
 
     def admit(self, session: Session) -> None:
         """Makes a session known; its row is its own until `release`."""
         with self._work:
             self._live[session.id] = _Live(session)
+            self._rounds.admit(session.id, drafts=session.open.mode is Mode.SPECULATIVE)
 
     def release(self, session: Session, then: Callable[[], None]) -> None:
         """Drops a session and its waiting jobs; calls `then` on the loop once nothing writes into its row any more."""
         with self._work:
             session.closed = True
             self._live.pop(session.id, None)
-            self._rounds = [r for r in self._rounds if r.session is not session]
+            self._rounds.drop(session.id)
             self._prefills = [p for p in self._prefills if p.session is not session]
             if session.id in self._running:
                 self._released.append((session, then))
@@ -201,11 +182,21 @@ class Batcher:
             if self._stopping:
                 raise EdgeUnavailable("the edge is shutting down: try again later or elsewhere")
             if isinstance(job, Round):
-                self._rounds.append(job)
+                self._put(job)
             else:
                 self._prefills.append(job)
-            self._live[job.session.id].punctual = True
+                self._rounds.show_up(job.session.id)
             self._work.notify()
+
+    def _put(self, job: Round) -> None:
+        session = job.session
+        self._rounds.put(
+            session.id,
+            len(job.draft.token_ids) + len(session.pending),
+            job.arrived_s,
+            job,
+            drafted=session.open.mode is Mode.SPECULATIVE,
+        )
 
     # --- in the model thread -------------------------------------------------------------------------------------
 
@@ -229,47 +220,16 @@ class Batcher:
                 if not self._rounds and not self._prefills:
                     self._work.wait()
                     continue
-                hold = self._hold_s()
+                hold = self._rounds.hold_s(self._now())
                 if hold > 0 and not self._prefills:
                     self._work.wait(hold)
                     continue
-                rounds = [] if hold > 0 else self._take_rounds()
+                rounds = [] if hold > 0 else self._rounds.take()
                 prefills = sorted(self._prefills, key=self._prefill_order)
                 self._running = frozenset(
                     [r.session.id for r in rounds] + [p.session.id for p in prefills]
                 )
                 return rounds, prefills
-
-    def _hold_s(self) -> float:
-        if not self._rounds:
-            return 0.0
-        waiting = {r.session.id for r in self._rounds}
-        expected = sum(
-            live.punctual
-            and live.session.open.mode is Mode.SPECULATIVE
-            and live.session.finish is None
-            for live in self._live.values()
-        )
-        decoding = sum(r.session.open.mode is Mode.EDGE_ONLY for r in self._rounds)
-        return self._batching.hold_s(
-            self._now(), self._rounds[0].arrived_s, len(waiting), expected + decoding
-        )
-
-    def _take_rounds(self) -> list[Round]:
-        taken: list[Round] = []
-        budget = self._max_tokens
-        for job in self._rounds:
-            size = len(job.draft.token_ids) + len(job.session.pending)
-            if len(taken) == self._batching.max_rounds or (taken and size > budget):
-                break
-            taken.append(job)
-            budget -= size
-        self._rounds = self._rounds[len(taken) :]
-        if taken and not self._rounds:
-            present = {r.session.id for r in taken}
-            for live in self._live.values():
-                live.punctual = live.punctual and live.session.id in present
-        return taken
 
     def _prefill_order(self, job: Prefill) -> float:
         remaining = job.session.prompt_len - job.session.kv_len
@@ -355,6 +315,8 @@ class Batcher:
                     continue
                 if live is None:
                     continue
+                if session.finish is not None:
+                    self._rounds.finish(session.id)
                 if live.deliver is not None:
                     ready.append((live.deliver, outcome))
                 if live.num_to_decode and outcome.verdict is not None:
@@ -363,7 +325,7 @@ class Batcher:
                     if outcome.verdict.finish is None and live.num_to_decode:
                         live.parked = live.unread >= MAX_UNREAD
                         if not live.parked:
-                            self._rounds.append(_decode_round(session, self._now()))
+                            self._put(_decode_round(session, self._now()))
             released, self._released = self._released, []
             self._running = frozenset()
         self._call(_settle_on_loop, ready, [then for _, then in released])
@@ -372,8 +334,8 @@ class Batcher:
         error = EdgeUnavailable("the edge is shutting down: try again later or elsewhere")
         with self._work:
             self._stopping = True
-            jobs: list[Round | Prefill] = [*self._rounds, *self._prefills]
-            self._rounds, self._prefills = [], []
+            jobs: list[Round | Prefill] = [*self._rounds.clear(), *self._prefills]
+            self._prefills = []
             ready = [
                 (live.deliver, Outcome(job, error=error))
                 for job in jobs

@@ -26,10 +26,11 @@ from ..common.messages import Limits
 from ..common.model import Model
 from ..common.wire import MAX_MESSAGE_BYTES
 from ..protos import verify_pb2, verify_pb2_grpc
-from .batcher import Batcher, Batching
+from .batcher import Batcher
 from .config import ServerConfig
 from .engine import Engine, EngineConfig
 from .metrics import serve_metrics
+from .round_queue import Batching
 from .service import VerifierService
 
 logger = logging.getLogger(__name__)
