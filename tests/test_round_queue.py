@@ -1,5 +1,7 @@
 """Who is waited for, when a batch closes, what goes into it: on times that the test makes up."""
 
+import pytest
+
 from covspec.edge.round_queue import Batching, RoundQueue
 
 
@@ -12,7 +14,7 @@ def test_a_batch_waits_for_whom_it_expects_but_not_past_its_deadline() -> None:
     q.admit("a", drafts=True)
     q.admit("b", drafts=True)
     q.put("a", 5, 1.0, "a0")
-    assert q.hold_s(1.1) == 0.4
+    assert q.hold_s(1.1) == pytest.approx(0.4)
     assert q.hold_s(1.5) == 0.0
     q.put("b", 5, 1.2, "b0")
     assert q.hold_s(1.2) == 0.0
