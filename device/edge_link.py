@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import re
 from collections.abc import AsyncIterator, Callable
@@ -40,6 +41,7 @@ from ..common.wire import (
     to_request,
 )
 from ..protos.verify_pb2_grpc import VerifierStub
+from .air import Air, NoAir
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -117,6 +119,13 @@ class EdgeLink:
             self.target, options=[*_CHANNEL_OPTIONS, *_proxy_options(target)]
         )
         self._stub = VerifierStub(self._channel)
+        self._air: Air = NoAir()
+
+    def over(self, air: Air) -> EdgeLink:
+        """The same channel for a device whose messages wait for the air."""
+        link = copy.copy(self)
+        link._air = air
+        return link
 
     async def __aenter__(self) -> EdgeLink:
         return self
@@ -135,7 +144,7 @@ class EdgeLink:
     @contextlib.asynccontextmanager
     async def decode(self) -> AsyncIterator[DecodeStream]:
         """One session's stream. Leaving it early, for whatever reason, ends the session at the edge."""
-        stream = DecodeStream(self._stub.Decode(), self.target, self.timeout_s)
+        stream = DecodeStream(self._stub.Decode(), self.target, self.timeout_s, self._air)
         reason = "failed"
         try:
             yield stream
@@ -154,12 +163,14 @@ class DecodeStream:
     the edge has closed, and the edge's last words say why it did.
     """
 
-    def __init__(self, call: _Call, target: str, timeout_s: float) -> None:
+    def __init__(self, call: _Call, target: str, timeout_s: float, air: Air) -> None:
         self.traffic = Traffic()
         self._call = call
         self._target = target
         self._timeout_s = timeout_s
-        self._inbox: asyncio.Queue[Any] = asyncio.Queue(_INBOX_LEN)
+        self._air = air
+        #: When each response arrives, and what it is.
+        self._inbox: asyncio.Queue[tuple[float, Any]] = asyncio.Queue(_INBOX_LEN)
         self._reader = asyncio.create_task(self._read_all())
         #: Whether the edge has ended the session itself.
         self._finished = False
@@ -167,9 +178,11 @@ class DecodeStream:
     async def send(self, message: DeviceMessage) -> None:
         """Sends a message. Why a stream is broken is found, and raised, by the next `receive`."""
         request = to_request(message)
-        self.traffic.count_up(message, request.ByteSize())
+        num_bytes = request.ByteSize()
+        self.traffic.count_up(message, num_bytes)
         try:
             async with asyncio.timeout(self._timeout_s):
+                await self._air.up(num_bytes)
                 await self._call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             logger.debug("the stream broke while sending: %s", error)
@@ -183,7 +196,7 @@ class DecodeStream:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                while skip(message := self._take(await self._inbox.get())):
+                while skip(message := self._take(await self._next())):
                     pass
         except TimeoutError as error:
             raise self._silence("did not answer") from error
@@ -202,11 +215,16 @@ class DecodeStream:
         self._reader.cancel()
         await asyncio.wait((self._reader,))
 
+    async def _next(self) -> Any:
+        arrival_s, response = await self._inbox.get()
+        await self._air.until(arrival_s)
+        return response
+
     async def _read_all(self) -> None:
         """Moves responses into the inbox, last the error or the end of the stream."""
         try:
             while (response := await self._call.read()) is not grpc.aio.EOF:
-                await self._inbox.put(response)
+                await self._inbox.put((self._air.down(response.ByteSize()), response))
             last: Exception | None = None
         except grpc.aio.AioRpcError as error:
             last = error
@@ -215,7 +233,7 @@ class DecodeStream:
             last = _cancelled(self._target)
         if self._inbox.full():
             self._inbox.get_nowait()
-        self._inbox.put_nowait(last)
+        self._inbox.put_nowait((0.0, last))
 
     def _take(self, response: Any) -> EdgeMessage:
         if isinstance(response, CovspecError):
