@@ -19,10 +19,10 @@ def split_address(address: str, flag: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    if host == "localhost":
+    """Whether only this machine can reach the host, which may stand in brackets or be unix:PATH."""
+    if host == "localhost" or host.startswith("unix:"):
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False

@@ -7,11 +7,12 @@ import logging
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from ..common.access import LOCAL, Access
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import Incompatible, InvalidImage, InvalidRequest
 from ..common.image import load_image, read_image
@@ -59,6 +60,7 @@ class Question:
     image: Path | None = None
     sampling: Sampling = Sampling()
     edge: str = "127.0.0.1:50051"
+    access: Access = field(default=LOCAL, repr=False)
     mode: AskMode = AskMode.SPECULATIVE
     draft_model: str = "scenes-draft"
     tactics: Tactics = Tactics()
@@ -79,7 +81,7 @@ class Question:
     def __post_init__(self) -> None:
         if is_blank(self.query):
             raise InvalidRequest("the query is empty; ask something with --query")
-        check_target(self.edge)
+        self.access.check(check_target(self.edge))
         for flag, value, most in (
             ("--visual-tokens", self.visual_tokens, _MOST_TOKENS),
             ("--selection-candidates", self.selection_candidates, _MOST_TOKENS),
@@ -106,6 +108,10 @@ class Question:
                     "than edge-only"
                 )
         _ = self.view
+
+    def link(self) -> EdgeLink:
+        """A link to the edge."""
+        return EdgeLink(self.edge, timeout_s=self.timeout_s, access=self.access)
 
     def make_selector(self) -> Selector:
         """Chooses visual tokens as asked for."""
@@ -221,21 +227,21 @@ def _load_draft(question: Question) -> Model:
 
 
 async def _model_info(question: Question) -> ModelInfo:
-    async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
+    async with question.link() as link:
         return await link.model_info()
 
 
 async def _edge_only(
     question: Question, request: Request, speaker: Model | TextSide, meters: _Meters
 ) -> Done:
-    async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
+    async with question.link() as link:
         return await edge_only(request, speaker.tokenizer, link, **meters._asdict())
 
 
 async def _speculate(question: Question, request: Request, model: Model, meters: _Meters) -> Done:
     tactics = question.tactics
     with ThreadPoolExecutor(1, "draft") as executor:
-        async with EdgeLink(question.edge, timeout_s=question.timeout_s) as link:
+        async with question.link() as link:
             session = Session(
                 request,
                 Drafter(model),

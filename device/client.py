@@ -13,11 +13,13 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from ..common.access import Access
 from ..common.errors import CovspecError, InvalidRequest
 from ..common.messages import Correction, Gate
 from ..common.model import Model
 from ..common.prompt import TextSide
 from ..common.sampling import Sampling
+from ..common.tls import Tls
 from .ask import AskMode, Question, ask
 from .events import Emit
 from .length import LengthName
@@ -64,6 +66,22 @@ def command(
     query: Annotated[str, _option(help="The question.")],
     image: Annotated[Path | None, _option(help="JPEG, PNG, WebP, GIF, BMP or TIFF.")] = None,
     edge: Annotated[str, _option(metavar="HOST:PORT", help="Where the edge is.")] = _Q.edge,
+    tls: Annotated[
+        bool, _option("--tls", help="Encrypt; trusted are the system's authorities, or:")
+    ] = False,
+    ssl_ca_certs: Annotated[
+        Path | None, _option(help="Authority that signed the edge's certificate, PEM.")
+    ] = None,
+    ssl_certfile: Annotated[
+        Path | None, _option(help="This device's certificate where the edge wants one, PEM.")
+    ] = None,
+    ssl_keyfile: Annotated[Path | None, _option(help="Its key, PEM.")] = None,
+    api_key: Annotated[
+        str, _option(help="The edge's API key; better in COVSPEC_API_KEY than on a command line.")
+    ] = "",
+    insecure: Annotated[
+        bool, _option("--insecure", help="Allow plaintext to another machine.")
+    ] = False,
     mode: Annotated[
         AskMode, _option(help="Both together, the target alone, or the draft model alone.")
     ] = _Q.mode,
@@ -184,11 +202,14 @@ def command(
     """Ask a large vision-language model at the edge; a small one here drafts the answer."""
     if json + jsonl + show_speculation > 1:
         raise InvalidRequest("--json, --jsonl and --show-speculation exclude each other")
+    with_tls = tls or ssl_ca_certs or ssl_certfile or ssl_keyfile
+    identity = Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs) if with_tls else None
     question = Question(
         query=query,
         image=image,
         sampling=Sampling(temperature, top_k, top_p, seed, max_new_tokens, ignore_stop),
         edge=edge,
+        access=Access(identity, api_key, insecure),
         mode=mode,
         draft_model=draft_model,
         tactics=Tactics(

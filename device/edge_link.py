@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
+from ..common.access import LOCAL, Access
+from ..common.address import split_address
 from ..common.errors import (
     CovspecError,
     EdgeFailure,
@@ -33,6 +35,7 @@ from ..common.errors import (
     UnknownSession,
 )
 from ..common.messages import Cancel, DeviceMessage, EdgeMessage, ErrorInfo, ModelInfo, Verdict
+from ..common.tls import speaks_tls
 from ..common.wire import (
     MAX_MESSAGE_BYTES,
     from_response,
@@ -111,13 +114,12 @@ def check_target(target: str) -> str:
 class EdgeLink:
     """A channel to one edge. Belongs to the event loop that it is opened in."""
 
-    def __init__(self, target: str, *, timeout_s: float) -> None:
+    def __init__(self, target: str, *, timeout_s: float, access: Access = LOCAL) -> None:
         """target: HOST:PORT or unix:PATH. timeout_s: longest wait for any one answer."""
         self.target = check_target(target)
         self.timeout_s = timeout_s
-        self._channel = grpc.aio.insecure_channel(
-            self.target, options=[*_CHANNEL_OPTIONS, *_proxy_options(target)]
-        )
+        self._access = access
+        self._channel = access.channel(self.target, [*_CHANNEL_OPTIONS, *_proxy_options(target)])
         self._stub = VerifierStub(self._channel)
         self._air: Air = NoAir()
 
@@ -136,15 +138,25 @@ class EdgeLink:
     async def model_info(self) -> ModelInfo:
         """What the edge serves."""
         try:
-            response = await self._stub.GetModelInfo(model_info_request(), timeout=self.timeout_s)
+            response = await self._stub.GetModelInfo(
+                model_info_request(), timeout=self.timeout_s, metadata=self._access.metadata
+            )
         except grpc.aio.AioRpcError as error:
-            raise _status_error(error, self.target, self.timeout_s) from error
+            raise (
+                await self._handshake_error(error)
+                or _status_error(error, self.target, self.timeout_s)
+            ) from error
         return model_info_from_proto(response)
 
     @contextlib.asynccontextmanager
     async def decode(self) -> AsyncIterator[DecodeStream]:
         """One session's stream. Leaving it early, for whatever reason, ends the session at the edge."""
-        stream = DecodeStream(self._stub.Decode(), self.target, self.timeout_s, self._air)
+        stream = DecodeStream(
+            self._stub.Decode(metadata=self._access.metadata),
+            self.target,
+            self.timeout_s,
+            self._air,
+        )
         reason = "failed"
         try:
             yield stream
@@ -154,6 +166,21 @@ class EdgeLink:
             raise
         finally:
             await stream.close(reason)
+
+    async def _handshake_error(self, error: grpc.aio.AioRpcError) -> CovspecError | None:
+        """What gRPC does not say of a connection that came to nothing."""
+        if error.code() is not grpc.StatusCode.UNAVAILABLE or self.target.startswith("unix:"):
+            return None
+        host, port = split_address(self.target, "--edge")
+        if self._access.tls is not None:
+            complaint = await asyncio.to_thread(self._access.tls.complaint, host, port)
+            if complaint is not None:
+                return Unauthenticated(f"no TLS with the edge at {self.target}: {complaint}")
+        elif await asyncio.to_thread(speaks_tls, host, port):
+            return Unauthenticated(
+                f"the edge at {self.target} speaks TLS: say --tls, with --ssl-ca-certs for its authority"
+            )
+        return None
 
 
 class DecodeStream:

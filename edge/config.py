@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..common.access import bearer
+from ..common.address import is_loopback
 from ..common.errors import InvalidRequest
+from ..common.tls import Tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 50051
     insecure: bool = False
+    tls: Tls | None = None
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     quantization: str = "auto"
     dtype: str = "auto"
     device: str = "cpu"
@@ -42,11 +46,12 @@ class ServerConfig:
             raise InvalidRequest(f"--batching must be continuous or rounds, not {self.batching!r}")
         if not 0 <= self.port <= 65535:
             raise InvalidRequest(f"--port must be 0 … 65535, not {self.port}")
+        for key in self.api_keys:
+            bearer(key)
+        if self.tls is not None:
+            self.tls.server_credentials()
         if not self.insecure and not is_loopback(self.host):
-            raise InvalidRequest(
-                f"--host {self.host} can be reached from other machines without encryption: use 127.0.0.1, "
-                "or say --insecure if the network is trusted"
-            )
+            self._check_exposed()
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
             raise InvalidRequest(f"--metrics-port must be 0 … 65535, not {self.metrics_port}")
         for flag, value, least in (
@@ -67,12 +72,20 @@ class ServerConfig:
             if not 0 <= seconds < float("inf"):
                 raise InvalidRequest(f"{flag} must not be negative or infinite")
 
+    @property
+    def metrics_host(self) -> str:
+        """Metrics know neither TLS nor keys, so others see them only where that was asked for."""
+        return self.host if self.insecure or is_loopback(self.host) else "127.0.0.1"
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost" or host.startswith("unix:"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    def _check_exposed(self) -> None:
+        where = f"--host {self.host} can be reached from other machines"
+        if self.tls is None:
+            raise InvalidRequest(
+                f"{where} without encryption: use 127.0.0.1, give --ssl-certfile and --ssl-keyfile, "
+                "or say --insecure if the network is trusted"
+            )
+        if not self.api_keys and self.tls.ca_certs is None:
+            raise InvalidRequest(
+                f"{where} by everybody: give --api-key, or --ssl-ca-certs to ask for client certificates, "
+                "or say --insecure if the network is trusted"
+            )

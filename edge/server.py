@@ -24,8 +24,10 @@ from ..common.image import MAX_IMAGE_BYTES
 from ..common.loader import load_model, self_test
 from ..common.messages import Limits
 from ..common.model import Model
+from ..common.tls import Tls
 from ..common.wire import MAX_MESSAGE_BYTES
 from ..protos import verify_pb2, verify_pb2_grpc
+from .access import ApiKeys
 from .batcher import Batcher
 from .config import ServerConfig
 from .engine import Engine, EngineConfig
@@ -62,7 +64,8 @@ class EdgeServer:
         self._metrics: WSGIServer | None = None
         self.engine: Engine | None = None
         self._model = model
-        self._server = grpc.aio.server(options=GRPC_OPTIONS)
+        guards = [ApiKeys(config.api_keys)] if config.api_keys else []
+        self._server = grpc.aio.server(interceptors=guards, options=GRPC_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._service = VerifierService()
         self._batcher: Batcher | None = None
@@ -98,7 +101,9 @@ class EdgeServer:
         self.engine = Engine(model, self._batcher, self._engine_config(model))
         self._service.engine = self.engine
         if c.metrics_port is not None:
-            self._metrics, self.metrics_port = serve_metrics(self.engine, c.host, c.metrics_port)
+            self._metrics, self.metrics_port = serve_metrics(
+                self.engine, c.metrics_host, c.metrics_port
+            )
         await self._set_health(serving=True)
 
     async def stop(self) -> None:
@@ -130,7 +135,11 @@ class EdgeServer:
     def _bind(self) -> int:
         c = self.config
         try:
-            port = self._server.add_insecure_port(f"{c.host}:{c.port}")
+            where = f"{c.host}:{c.port}"
+            if c.tls is None:
+                port = self._server.add_insecure_port(where)
+            else:
+                port = self._server.add_secure_port(where, c.tls.server_credentials())
         except RuntimeError:
             port = 0
         if port == 0:
@@ -215,7 +224,7 @@ async def serve(config: ServerConfig) -> None:
         start.result()
         print(f"covspec edge ready on {server.address}", file=sys.stderr, flush=True)
         if config.metrics_port is not None:
-            where = f"http://{config.host}:{server.metrics_port}/metrics"
+            where = f"http://{config.metrics_host}:{server.metrics_port}/metrics"
             print(f"metrics on {where}", file=sys.stderr, flush=True)
         if config.port_file is not None:
             config.port_file.write_text(f"{server.address}\n")
@@ -250,8 +259,26 @@ def command(
     port: Annotated[int, typer.Option(envvar="COVSPEC_PORT", help="0 takes a free one.")] = _D.port,
     insecure: Annotated[
         bool,
-        typer.Option(help="Allow an address that other machines can reach, without encryption."),
+        typer.Option(
+            help="Allow an address that other machines can reach, without encryption or keys."
+        ),
     ] = _D.insecure,
+    ssl_certfile: Annotated[
+        Path | None, typer.Option(help="Certificate chain, PEM: the edge speaks TLS.")
+    ] = None,
+    ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    ssl_ca_certs: Annotated[
+        Path | None,
+        typer.Option(help="Devices must show a certificate that one of these has signed, PEM."),
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="COVSPEC_API_KEY",
+            show_envvar=False,
+            help="Key that devices must show; repeatable; better in COVSPEC_API_KEY than on a command line.",
+        ),
+    ] = None,
     quantization: Annotated[
         str, typer.Option(help="auto, int8, int8-weight-only or none.")
     ] = _D.quantization,
@@ -311,6 +338,10 @@ def command(
             host=host,
             port=port,
             insecure=insecure,
+            tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs)
+            if ssl_certfile or ssl_keyfile or ssl_ca_certs
+            else None,
+            api_keys=tuple(api_key or ()),
             quantization=quantization,
             dtype=dtype,
             device=device,
