@@ -66,6 +66,8 @@ class DeviceProfile:
     name: str = ""
     draft_token_s: float = 0.0
     max_draft_length: int = 0
+    #: Received SNR of the uplink, rounded to half a decibel on the wire; None is unknown.
+    snr_db: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class Draft:
     draft_s: float = 0.0
     final: bool = False
     num_decode: int = 0
+    #: Of the uplink, where it has changed.
+    snr_db: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,14 @@ class Plan:
 
     draft_length: int
     bandwidth_hz: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanQuery:
+    """Asks for the plan of a session whose device was idle."""
+
+    session_id: str
+    snr_db: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from .messages import (
     Open,
     Opened,
     Plan,
+    PlanQuery,
     Resume,
     Verdict,
 )
@@ -56,6 +57,8 @@ MAX_DECODE_AHEAD = 1024
 #: Longest prompt on the wire, in tokens.
 MAX_PROMPT_TOKENS = 1 << 20
 MAX_NOTE_BYTES = 128
+#: SNRs on the wire, in steps of half a decibel.
+MAX_SNR_HALF_DB = 120
 
 _FEATURES = {
     Feature.RESUME: pb.FEATURE_RESUME,
@@ -145,6 +148,22 @@ def _seconds(value: float, field: str) -> float:
     return value
 
 
+def _half_db(snr_db: float | None) -> int | None:
+    if snr_db is None or math.isnan(snr_db):
+        return None
+    return round(2 * max(-MAX_SNR_HALF_DB / 2, min(MAX_SNR_HALF_DB / 2, snr_db)))
+
+
+def _snr_db_from(m: pb.DeviceProfile | pb.Draft | pb.GetPlanRequest, field: str) -> float | None:
+    if not m.HasField("snr_half_db"):
+        return None
+    if abs(m.snr_half_db) > MAX_SNR_HALF_DB:
+        raise InvalidRequest(
+            f"{field}.snr_half_db: must be within {MAX_SNR_HALF_DB} of 0, not {m.snr_half_db}"
+        )
+    return m.snr_half_db / 2
+
+
 # --- device to edge ------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +191,7 @@ def _open_to_proto(m: Open) -> pb.Open:
             name=m.profile.name,
             draft_token_s=m.profile.draft_token_s,
             max_draft_length=m.profile.max_draft_length,
+            snr_half_db=_half_db(m.profile.snr_db),
         ),
         activity_layers=m.activity_layers,
     )
@@ -220,6 +240,7 @@ def _open_from_proto(m: pb.Open) -> Open:
             m.profile.name,
             _seconds(m.profile.draft_token_s, "open.profile.draft_token_s"),
             m.profile.max_draft_length,
+            _snr_db_from(m.profile, "open.profile"),
         ),
         activity_layers=m.activity_layers,
         features=_features_from(m.features),
@@ -237,6 +258,7 @@ def _draft_to_proto(m: Draft) -> pb.Draft:
         final=m.final,
         num_decode=m.num_decode,
         correction=m.correction,
+        snr_half_db=_half_db(m.snr_db),
     )
     if m.logprobs is not None:
         out.logprobs = _float16_bytes(m.logprobs)
@@ -297,6 +319,7 @@ def _draft_from_proto(m: pb.Draft) -> Draft:
         draft_s=_seconds(m.draft_s, "draft.draft_s"),
         final=m.final,
         num_decode=m.num_decode,
+        snr_db=_snr_db_from(m, "draft"),
     )
 
 
@@ -368,6 +391,16 @@ def _plan_to_proto(m: Plan | None) -> pb.Plan | None:
     return None if m is None else pb.Plan(draft_length=m.draft_length, bandwidth_hz=m.bandwidth_hz)
 
 
+def _plan_from_proto(m: pb.Opened | pb.Verdict | pb.GetPlanResponse) -> Plan | None:
+    if not m.HasField("plan"):
+        return None
+    if not (math.isfinite(m.plan.bandwidth_hz) and m.plan.bandwidth_hz >= 0):
+        raise InvalidRequest(
+            f"plan.bandwidth_hz: must be a non-negative number of hertz, not {m.plan.bandwidth_hz}"
+        )
+    return Plan(m.plan.draft_length, m.plan.bandwidth_hz)
+
+
 def _opened_to_proto(m: Opened) -> pb.Opened:
     out = pb.Opened(
         protocol_version=m.protocol_version or PROTOCOL_VERSION,
@@ -412,7 +445,7 @@ def _opened_from_proto(m: pb.Opened) -> Opened:
         protocol_version=m.protocol_version,
         features=_features_from(m.features),
         activity=activity,
-        plan=Plan(m.plan.draft_length, m.plan.bandwidth_hz) if m.HasField("plan") else None,
+        plan=_plan_from_proto(m),
         queue_s=m.queue_s,
         prefill_s=m.prefill_s,
         committed_len=m.committed_len,
@@ -452,7 +485,7 @@ def _verdict_from_proto(m: pb.Verdict) -> Verdict:
         finish=_enum_from(_FINISHES, m.finish_reason, "verdict.finish_reason")
         if m.finish_reason
         else None,
-        plan=Plan(m.plan.draft_length, m.plan.bandwidth_hz) if m.HasField("plan") else None,
+        plan=_plan_from_proto(m),
         queue_s=m.queue_s,
         verify_s=m.verify_s,
         batch_size=m.batch_size,
@@ -494,6 +527,26 @@ def from_response(response: pb.DecodeResponse) -> EdgeMessage:
         e = response.error
         return ErrorInfo(names.get(e.reason, "INTERNAL"), e.message, e.retry_after_s)
     raise InvalidRequest("the response is empty or of a kind that this device does not know")
+
+
+def plan_query_to_proto(m: PlanQuery) -> pb.GetPlanRequest:
+    """The question of an idle device, as protobuf."""
+    return pb.GetPlanRequest(session_id=m.session_id, snr_half_db=_half_db(m.snr_db))
+
+
+def plan_query_from_proto(m: pb.GetPlanRequest) -> PlanQuery:
+    """The question of an idle device. Raises InvalidRequest."""
+    return PlanQuery(m.session_id, _snr_db_from(m, "get_plan"))
+
+
+def plan_to_proto(m: Plan | None) -> pb.GetPlanResponse:
+    """What an idle device is to do next, as protobuf."""
+    return pb.GetPlanResponse(plan=_plan_to_proto(m))
+
+
+def plan_from_proto(m: pb.GetPlanResponse) -> Plan | None:
+    """What to do next; None while the edge has no plan."""
+    return _plan_from_proto(m)
 
 
 def model_info_request() -> pb.GetModelInfoRequest:

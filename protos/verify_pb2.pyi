@@ -159,14 +159,16 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_new_tokens: _Optional[int] = ..., ignore_stop: _Optional[bool] = ...) -> None: ...
 
 class DeviceProfile(_message.Message):
-    __slots__ = ("name", "draft_token_s", "max_draft_length")
+    __slots__ = ("name", "draft_token_s", "max_draft_length", "snr_half_db")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_S_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SNR_HALF_DB_FIELD_NUMBER: _ClassVar[int]
     name: str
     draft_token_s: float
     max_draft_length: int
-    def __init__(self, name: _Optional[str] = ..., draft_token_s: _Optional[float] = ..., max_draft_length: _Optional[int] = ...) -> None: ...
+    snr_half_db: int
+    def __init__(self, name: _Optional[str] = ..., draft_token_s: _Optional[float] = ..., max_draft_length: _Optional[int] = ..., snr_half_db: _Optional[int] = ...) -> None: ...
 
 class Open(_message.Message):
     __slots__ = ("protocol_version", "features", "model", "tokenizer_fingerprint", "prompt_ids", "image", "image_position", "sampling", "mode", "correction", "gate", "profile", "activity_layers")
@@ -211,7 +213,7 @@ class Resume(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., session_id: _Optional[str] = ..., committed_ids: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("round", "committed_len", "token_ids", "logprobs", "encoding", "correction", "rows", "row_ids", "num_gated", "draft_s", "final", "num_decode")
+    __slots__ = ("round", "committed_len", "token_ids", "logprobs", "encoding", "correction", "rows", "row_ids", "num_gated", "draft_s", "final", "num_decode", "snr_half_db")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_LEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +226,7 @@ class Draft(_message.Message):
     DRAFT_S_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     NUM_DECODE_FIELD_NUMBER: _ClassVar[int]
+    SNR_HALF_DB_FIELD_NUMBER: _ClassVar[int]
     round: int
     committed_len: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -236,7 +239,8 @@ class Draft(_message.Message):
     draft_s: float
     final: bool
     num_decode: int
-    def __init__(self, round: _Optional[int] = ..., committed_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[bytes] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., correction: _Optional[int] = ..., rows: _Optional[bytes] = ..., row_ids: _Optional[_Iterable[int]] = ..., num_gated: _Optional[int] = ..., draft_s: _Optional[float] = ..., final: _Optional[bool] = ..., num_decode: _Optional[int] = ...) -> None: ...
+    snr_half_db: int
+    def __init__(self, round: _Optional[int] = ..., committed_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[bytes] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., correction: _Optional[int] = ..., rows: _Optional[bytes] = ..., row_ids: _Optional[_Iterable[int]] = ..., num_gated: _Optional[int] = ..., draft_s: _Optional[float] = ..., final: _Optional[bool] = ..., num_decode: _Optional[int] = ..., snr_half_db: _Optional[int] = ...) -> None: ...
 
 class CandidatesRequest(_message.Message):
     __slots__ = ("round", "num_refused", "row")
@@ -359,6 +363,20 @@ class ErrorInfo(_message.Message):
     message: str
     retry_after_s: float
     def __init__(self, reason: _Optional[_Union[ErrorReason, str]] = ..., message: _Optional[str] = ..., retry_after_s: _Optional[float] = ...) -> None: ...
+
+class GetPlanRequest(_message.Message):
+    __slots__ = ("session_id", "snr_half_db")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SNR_HALF_DB_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    snr_half_db: int
+    def __init__(self, session_id: _Optional[str] = ..., snr_half_db: _Optional[int] = ...) -> None: ...
+
+class GetPlanResponse(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: Plan
+    def __init__(self, plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
 
 class GetModelInfoRequest(_message.Message):
     __slots__ = ()

@@ -45,6 +45,11 @@ class VerifierStub:
                 request_serializer=covspec_dot_protos_dot_verify__pb2.GetModelInfoRequest.SerializeToString,
                 response_deserializer=covspec_dot_protos_dot_verify__pb2.GetModelInfoResponse.FromString,
                 _registered_method=True)
+        self.GetPlan = channel.unary_unary(
+                '/covspec.v1.Verifier/GetPlan',
+                request_serializer=covspec_dot_protos_dot_verify__pb2.GetPlanRequest.SerializeToString,
+                response_deserializer=covspec_dot_protos_dot_verify__pb2.GetPlanResponse.FromString,
+                _registered_method=True)
 
 
 class VerifierServicer:
@@ -65,6 +70,13 @@ class VerifierServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPlan(self, request, context):
+        """The plan of a session whose device was idle, and so got no verdict that a plan could ride on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VerifierServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +89,11 @@ def add_VerifierServicer_to_server(servicer, server):
                     servicer.GetModelInfo,
                     request_deserializer=covspec_dot_protos_dot_verify__pb2.GetModelInfoRequest.FromString,
                     response_serializer=covspec_dot_protos_dot_verify__pb2.GetModelInfoResponse.SerializeToString,
+            ),
+            'GetPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPlan,
+                    request_deserializer=covspec_dot_protos_dot_verify__pb2.GetPlanRequest.FromString,
+                    response_serializer=covspec_dot_protos_dot_verify__pb2.GetPlanResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +151,33 @@ class Verifier:
             '/covspec.v1.Verifier/GetModelInfo',
             covspec_dot_protos_dot_verify__pb2.GetModelInfoRequest.SerializeToString,
             covspec_dot_protos_dot_verify__pb2.GetModelInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/covspec.v1.Verifier/GetPlan',
+            covspec_dot_protos_dot_verify__pb2.GetPlanRequest.SerializeToString,
+            covspec_dot_protos_dot_verify__pb2.GetPlanResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,6 +25,8 @@ class VerifierStub:
     """One session: Open (or Resume) first, then Draft, CandidatesRequest and Cancel."""
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_verify_pb2.GetModelInfoRequest, _verify_pb2.GetModelInfoResponse]
     """What is served, so that a device can check its draft model before it sends a picture."""
+    GetPlan: _aio.UnaryUnaryMultiCallable[_verify_pb2.GetPlanRequest, _verify_pb2.GetPlanResponse]
+    """The plan of a session whose device was idle, and so got no verdict that a plan could ride on."""
 
 class VerifierServicer(metaclass=_abc_1.ABCMeta):
     """Verifies drafts of many devices against one target model."""
@@ -44,5 +46,13 @@ class VerifierServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_verify_pb2.GetModelInfoRequest, _abc.Awaitable[_verify_pb2.GetModelInfoResponse]],
     ) -> _abc.Awaitable[_verify_pb2.GetModelInfoResponse]:
         """What is served, so that a device can check its draft model before it sends a picture."""
+
+    @_abc_1.abstractmethod
+    def GetPlan(
+        self,
+        request: _verify_pb2.GetPlanRequest,
+        context: _aio.ServicerContext[_verify_pb2.GetPlanRequest, _abc.Awaitable[_verify_pb2.GetPlanResponse]],
+    ) -> _abc.Awaitable[_verify_pb2.GetPlanResponse]:
+        """The plan of a session whose device was idle, and so got no verdict that a plan could ride on."""
 
 def add_VerifierServicer_to_server(servicer: VerifierServicer, server: _aio.Server) -> None: ...

@@ -27,6 +27,7 @@ from covspec.common.messages import (
     Open,
     Opened,
     Plan,
+    PlanQuery,
     Resume,
     Verdict,
 )
@@ -44,7 +45,7 @@ OPEN = Open(
     correction=Correction.COUPLED,
     gate=Gate.OPTIMISTIC,
     model="scenes-target",
-    profile=DeviceProfile("phone", 0.25, 8),
+    profile=DeviceProfile("phone", 0.25, 8, -12.5),
     activity_layers=4,
     features=frozenset({Feature.RESUME, Feature.ACTIVITY}),
     protocol_version=wire.PROTOCOL_VERSION,
@@ -72,7 +73,7 @@ def equal(a: object, b: object) -> bool:
         OPEN,
         Resume(OPEN, "abc", (4, 5, 6), 3),
         Draft(0, 0),
-        Draft(3, 9, num_decode=16),
+        Draft(3, 9, num_decode=16, snr_db=0.0),
         Draft(
             round=7,
             committed_len=21,
@@ -161,6 +162,35 @@ def test_a_coupled_draft_costs_its_ids_and_little_more() -> None:
     assert len(wire.to_request(draft).SerializeToString()) <= 8 * 2 + 10
 
 
+def test_the_question_of_an_idle_device_survives_the_trip() -> None:
+    for query in (PlanQuery("abc"), PlanQuery("abc", -3.5)):
+        data = wire.plan_query_to_proto(query).SerializeToString()
+        assert wire.plan_query_from_proto(pb.GetPlanRequest.FromString(data)) == query
+    for plan in (None, Plan(0), Plan(7, 2e6)):
+        data = wire.plan_to_proto(plan).SerializeToString()
+        assert wire.plan_from_proto(pb.GetPlanResponse.FromString(data)) == plan
+
+
+def test_an_snr_is_sent_to_half_a_decibel_in_two_bytes() -> None:
+    def sent(snr_db: float | None) -> float | None:
+        message = wire.from_request(wire.to_request(Draft(3, 9, snr_db=snr_db)))
+        assert isinstance(message, Draft)
+        return message.snr_db
+
+    given = (None, float("nan"), 18.26, -0.2, 1e9, -float("inf"))
+    assert [sent(snr_db) for snr_db in given] == [None, None, 18.5, 0.0, 60.0, -60.0]
+    silent, spoken = (wire.to_request(Draft(3, 9, snr_db=s)).ByteSize() for s in (None, 20.0))
+    assert spoken - silent == 2
+
+
+def test_a_plan_costs_four_bytes_and_nine_for_its_bandwidth() -> None:
+    sizes = [
+        wire.to_response(Verdict(3, 2, 40, 5, plan=plan)).ByteSize()
+        for plan in (None, Plan(6), Plan(6, 1.25e6))
+    ]
+    assert [size - sizes[0] for size in sizes] == [0, 4, 13]
+
+
 def test_an_unknown_feature_is_not_granted_and_not_an_error() -> None:
     request = wire.to_request(OPEN)
     request.open.features.append(99)  # type: ignore[arg-type]
@@ -218,6 +248,8 @@ F16 = pb.ENCODING_FLOAT16
         (_draft(token_ids=[1], rows=f16(0), encoding=F16, row_ids=[1, 2]), "row_ids"),
         (_draft(token_ids=[1], row_ids=[1]), "row_ids"),
         (_draft(draft_s=-1.0), "draft_s"),
+        (_draft(snr_half_db=121), "snr_half_db"),
+        (_draft(snr_half_db=-121), "snr_half_db"),
         (_draft(draft_s=float("nan")), "draft_s"),
         (_open(tokenizer_fingerprint=b"short"), "tokenizer_fingerprint"),
         (_open(image=b""), "image"),
@@ -256,6 +288,8 @@ def test_another_protocol_version_is_refused(version: int) -> None:
         pb.DecodeResponse(verdict=pb.Verdict(row=b"\0", encoding=F16)),
         pb.DecodeResponse(verdict=pb.Verdict(row=b"\0\0\0\0", encoding=pb.ENCODING_FLOAT32)),
         pb.DecodeResponse(verdict=pb.Verdict(finish_reason=9)),  # type: ignore[arg-type]
+        pb.DecodeResponse(verdict=pb.Verdict(plan=pb.Plan(bandwidth_hz=-1.0))),
+        pb.DecodeResponse(verdict=pb.Verdict(plan=pb.Plan(bandwidth_hz=np.nan))),
         pb.DecodeResponse(
             opened=pb.Opened(
                 protocol_version=1, num_visual_tokens=3, activity=f16(1), activity_encoding=F16
