@@ -26,6 +26,10 @@ COMMANDS = {
 }
 BENCHES = {
     "decode": ("decode", "Speculation against the target alone, one client, loopback."),
+    "device": (
+        "device",
+        "The device's parts: selection, draft step, selectors, gate and branches.",
+    ),
     "int8": ("int8", "INT8 against float32: agreement, answers, and invariance to batch mates."),
     "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
     "scheduler": ("scheduler", "The planner: exact against brute force, all solvers, solve times."),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from PIL import Image
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from ..common.prompt import Prompt
@@ -50,11 +50,7 @@ class Generate:
     ) -> tuple[Sequence[int], float, float]:
         """Answers. Returns the ids, the seconds until the first token, and those from there to the last."""
         started = time.perf_counter()
-        tiles = torch.from_numpy(cut_tiles(image, self._settings))
-        at = prompt.image_position
-        assert at is not None, "the prompt has a picture"
-        visual = [self._image_token_id] * (len(tiles) * self._tokens_per_tile)
-        ids = torch.tensor([[*prompt.ids[:at], *visual, *prompt.ids[at + 1 :]]])
+        ids, tiles = self._inputs(prompt, image)
         streamer = _FirstToken()
         with torch.inference_mode():
             out = self._model.generate(
@@ -68,3 +64,23 @@ class Generate:
         ended = time.perf_counter()
         new = out[0, ids.shape[1] :].tolist()
         return new, streamer.first_s - started, ended - streamer.first_s
+
+    def step_s(self, prompt: Prompt, image: Image.Image, token_ids: Sequence[int]) -> float:
+        """Seconds of a token behind the prompt: forward passes with a cache, and nothing else."""
+        ids, tiles = self._inputs(prompt, image)
+        steps = [torch.tensor([[token_id]]) for token_id in token_ids]
+        cache = DynamicCache(config=self._model.config.get_text_config())
+        with torch.inference_mode():
+            self._model(input_ids=ids, pixel_values=tiles, cache=cache)
+            started = time.perf_counter()
+            for step in steps:
+                self._model(input_ids=step, cache=cache)
+            return (time.perf_counter() - started) / len(steps)
+
+    def _inputs(self, prompt: Prompt, image: Image.Image) -> tuple[torch.Tensor, torch.Tensor]:
+        """The prompt with its picture's placeholders, [1, T], and the picture's tiles."""
+        tiles = torch.from_numpy(cut_tiles(image, self._settings))
+        at = prompt.image_position
+        assert at is not None, "the prompt has a picture"
+        visual = [self._image_token_id] * (len(tiles) * self._tokens_per_tile)
+        return torch.tensor([[*prompt.ids[:at], *visual, *prompt.ids[at + 1 :]]]), tiles

@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Measure how long it takes to choose 64 of 768 visual tokens on one thread."""
     console = report.console_for(json)
-    results = _on_one_thread(30 if quick else 200)
+    results = on_one_thread(30 if quick else 200)
     columns = {
         "median_ms": "median ms",
         "p95_ms": "p95 ms",
@@ -64,7 +64,7 @@ def command(
     )
 
 
-def _on_one_thread(runs: int) -> dict[str, Any]:
+def on_one_thread(runs: int) -> dict[str, Any]:
     """Measures in a process of its own: libraries read their number of threads when they load."""
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))

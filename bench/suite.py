@@ -56,6 +56,7 @@ class Example:
             correction=correction,
             image=self.image,
             image_bytes=self.png,
+            query=self.question.text,
         )
 
 
