@@ -57,6 +57,7 @@ MAX_DECODE_AHEAD = 1024
 #: Longest prompt on the wire, in tokens.
 MAX_PROMPT_TOKENS = 1 << 20
 MAX_NOTE_BYTES = 128
+_MAX_UINT32 = (1 << 32) - 1
 #: SNRs on the wire, in steps of half a decibel.
 MAX_SNR_HALF_DB = 120
 
@@ -140,6 +141,11 @@ def _float16_from(data: bytes, encoding: int, field: str) -> Float16Row:
 def _float16_bytes(row: Float16Row) -> bytes:
     assert row.dtype == np.float16, "rows are rounded to float16 before they are sent"
     return row.astype("<f2", copy=False).tobytes()
+
+
+def _microseconds(seconds: float) -> int:
+    """Measured times travel as whole microseconds: two or three bytes where a float takes four."""
+    return min(round(1e6 * seconds), _MAX_UINT32)
 
 
 def _seconds(value: float, field: str) -> float:
@@ -254,7 +260,7 @@ def _draft_to_proto(m: Draft) -> pb.Draft:
         committed_len=m.committed_len,
         token_ids=m.token_ids,
         num_gated=m.num_gated,
-        draft_s=m.draft_s,
+        draft_us=_microseconds(m.draft_s),
         final=m.final,
         num_decode=m.num_decode,
         correction=m.correction,
@@ -316,7 +322,7 @@ def _draft_from_proto(m: pb.Draft) -> Draft:
         rows=rows,
         row_ids=row_ids,
         num_gated=m.num_gated,
-        draft_s=_seconds(m.draft_s, "draft.draft_s"),
+        draft_s=m.draft_us / 1e6,
         final=m.final,
         num_decode=m.num_decode,
         snr_db=_snr_db_from(m, "draft"),
@@ -411,8 +417,8 @@ def _opened_to_proto(m: Opened) -> pb.Opened:
         stop_ids=sorted(m.stop_ids),
         limits=_limits_to_proto(m.limits),
         plan=_plan_to_proto(m.plan),
-        queue_s=m.queue_s,
-        prefill_s=m.prefill_s,
+        queue_us=_microseconds(m.queue_s),
+        prefill_us=_microseconds(m.prefill_s),
         committed_len=m.committed_len,
         round=m.round,
     )
@@ -446,8 +452,8 @@ def _opened_from_proto(m: pb.Opened) -> Opened:
         features=_features_from(m.features),
         activity=activity,
         plan=_plan_from_proto(m),
-        queue_s=m.queue_s,
-        prefill_s=m.prefill_s,
+        queue_s=m.queue_us / 1e6,
+        prefill_s=m.prefill_us / 1e6,
         committed_len=m.committed_len,
         round=m.round,
     )
@@ -464,8 +470,8 @@ def _verdict_to_proto(m: Verdict) -> pb.Verdict:
         committed_len=m.committed_len,
         finish_reason=_FINISHES[m.finish] if m.finish is not None else None,
         plan=_plan_to_proto(m.plan),
-        queue_s=m.queue_s,
-        verify_s=m.verify_s,
+        queue_us=_microseconds(m.queue_s),
+        verify_us=_microseconds(m.verify_s),
         batch_size=m.batch_size,
     )
     if m.row is not None:
@@ -486,8 +492,8 @@ def _verdict_from_proto(m: pb.Verdict) -> Verdict:
         if m.finish_reason
         else None,
         plan=_plan_from_proto(m),
-        queue_s=m.queue_s,
-        verify_s=m.verify_s,
+        queue_s=m.queue_us / 1e6,
+        verify_s=m.verify_us / 1e6,
         batch_size=m.batch_size,
     )
 

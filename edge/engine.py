@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -103,7 +103,7 @@ class Engine:
             )
         row = await self.admission.acquire()
         session = Session(
-            id=uuid.uuid4().hex,
+            id=secrets.token_hex(8),
             client=client,
             # The picture's bytes are not needed again: the row holds what the target saw.
             open=replace(opening, image=b""),

@@ -213,7 +213,7 @@ class Resume(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., session_id: _Optional[str] = ..., committed_ids: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("round", "committed_len", "token_ids", "logprobs", "encoding", "correction", "rows", "row_ids", "num_gated", "draft_s", "final", "num_decode", "snr_half_db")
+    __slots__ = ("round", "committed_len", "token_ids", "logprobs", "encoding", "correction", "rows", "row_ids", "num_gated", "draft_us", "final", "num_decode", "snr_half_db")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_LEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -223,7 +223,7 @@ class Draft(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ROW_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_GATED_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_S_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     NUM_DECODE_FIELD_NUMBER: _ClassVar[int]
     SNR_HALF_DB_FIELD_NUMBER: _ClassVar[int]
@@ -236,11 +236,11 @@ class Draft(_message.Message):
     rows: bytes
     row_ids: _containers.RepeatedScalarFieldContainer[int]
     num_gated: int
-    draft_s: float
+    draft_us: int
     final: bool
     num_decode: int
     snr_half_db: int
-    def __init__(self, round: _Optional[int] = ..., committed_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[bytes] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., correction: _Optional[int] = ..., rows: _Optional[bytes] = ..., row_ids: _Optional[_Iterable[int]] = ..., num_gated: _Optional[int] = ..., draft_s: _Optional[float] = ..., final: _Optional[bool] = ..., num_decode: _Optional[int] = ..., snr_half_db: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., committed_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[bytes] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., correction: _Optional[int] = ..., rows: _Optional[bytes] = ..., row_ids: _Optional[_Iterable[int]] = ..., num_gated: _Optional[int] = ..., draft_us: _Optional[int] = ..., final: _Optional[bool] = ..., num_decode: _Optional[int] = ..., snr_half_db: _Optional[int] = ...) -> None: ...
 
 class CandidatesRequest(_message.Message):
     __slots__ = ("round", "num_refused", "row")
@@ -279,7 +279,7 @@ class Plan(_message.Message):
     def __init__(self, draft_length: _Optional[int] = ..., bandwidth_hz: _Optional[float] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("protocol_version", "features", "session_id", "model", "num_visual_tokens", "activity", "activity_encoding", "stop_ids", "limits", "plan", "queue_s", "prefill_s", "committed_len", "round")
+    __slots__ = ("protocol_version", "features", "session_id", "model", "num_visual_tokens", "activity", "activity_encoding", "stop_ids", "limits", "plan", "queue_us", "prefill_us", "committed_len", "round")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -290,8 +290,8 @@ class Opened(_message.Message):
     STOP_IDS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_S_FIELD_NUMBER: _ClassVar[int]
-    PREFILL_S_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_US_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_LEN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
@@ -304,11 +304,11 @@ class Opened(_message.Message):
     stop_ids: _containers.RepeatedScalarFieldContainer[int]
     limits: Limits
     plan: Plan
-    queue_s: float
-    prefill_s: float
+    queue_us: int
+    prefill_us: int
     committed_len: int
     round: int
-    def __init__(self, protocol_version: _Optional[int] = ..., features: _Optional[_Iterable[_Union[Feature, str]]] = ..., session_id: _Optional[str] = ..., model: _Optional[str] = ..., num_visual_tokens: _Optional[int] = ..., activity: _Optional[bytes] = ..., activity_encoding: _Optional[_Union[Encoding, str]] = ..., stop_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., committed_len: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., features: _Optional[_Iterable[_Union[Feature, str]]] = ..., session_id: _Optional[str] = ..., model: _Optional[str] = ..., num_visual_tokens: _Optional[int] = ..., activity: _Optional[bytes] = ..., activity_encoding: _Optional[_Union[Encoding, str]] = ..., stop_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., queue_us: _Optional[int] = ..., prefill_us: _Optional[int] = ..., committed_len: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Candidate(_message.Message):
     __slots__ = ("token_id", "probability")
@@ -319,7 +319,7 @@ class Candidate(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., probability: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("round", "num_accepted", "token_id", "row", "encoding", "candidates", "committed_len", "finish_reason", "plan", "queue_s", "verify_s", "batch_size")
+    __slots__ = ("round", "num_accepted", "token_id", "row", "encoding", "candidates", "committed_len", "finish_reason", "plan", "queue_us", "verify_us", "batch_size")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -329,8 +329,8 @@ class Verdict(_message.Message):
     COMMITTED_LEN_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_S_FIELD_NUMBER: _ClassVar[int]
-    VERIFY_S_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_US_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     round: int
     num_accepted: int
@@ -341,10 +341,10 @@ class Verdict(_message.Message):
     committed_len: int
     finish_reason: FinishReason
     plan: Plan
-    queue_s: float
-    verify_s: float
+    queue_us: int
+    verify_us: int
     batch_size: int
-    def __init__(self, round: _Optional[int] = ..., num_accepted: _Optional[int] = ..., token_id: _Optional[int] = ..., row: _Optional[bytes] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., committed_len: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., queue_s: _Optional[float] = ..., verify_s: _Optional[float] = ..., batch_size: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., num_accepted: _Optional[int] = ..., token_id: _Optional[int] = ..., row: _Optional[bytes] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., committed_len: _Optional[int] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ...) -> None: ...
 
 class GoAway(_message.Message):
     __slots__ = ("reason", "grace_s")
