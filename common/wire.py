@@ -293,8 +293,8 @@ def _draft_from_proto(m: pb.Draft) -> Draft:
         logprobs = _float16_from(m.logprobs, m.encoding, "draft.logprobs")
         if len(logprobs) != k:
             raise InvalidRequest(f"draft.logprobs: {len(logprobs)} entries for {k} tokens to judge")
-        # NaN fails the comparison too. q of 0 cannot have been drawn from; q over 1 is no probability.
-        if not np.all((logprobs <= 0) & (logprobs > -np.inf)):
+        # NaN is the minimum then, and fails the comparison. q of 0 cannot have been drawn from; q over 1 is none.
+        if not (logprobs.min() > -np.inf and logprobs.max() <= 0):
             raise InvalidRequest(
                 "draft.logprobs: must be finite and at most 0 (a probability in (0, 1])"
             )

@@ -36,6 +36,7 @@ from ..common.errors import (
 )
 from ..common.messages import Cancel, DeviceMessage, EdgeMessage, ErrorInfo, ModelInfo, Verdict
 from ..common.tls import speaks_tls
+from ..common.wait_limit import WaitLimit
 from ..common.wire import (
     MAX_MESSAGE_BYTES,
     from_response,
@@ -195,9 +196,10 @@ class DecodeStream:
         self._call = call
         self._target = target
         self._timeout_s = timeout_s
+        self._send_limit, self._receive_limit = WaitLimit(timeout_s), WaitLimit(timeout_s)
         self._air = air
-        #: When each response arrives, and what it is.
-        self._inbox: asyncio.Queue[tuple[float, Any]] = asyncio.Queue(_INBOX_LEN)
+        #: When each response arrives, its size in bytes, and what it is.
+        self._inbox: asyncio.Queue[tuple[float, int, Any]] = asyncio.Queue(_INBOX_LEN)
         self._reader = asyncio.create_task(self._read_all())
         #: Whether the edge has ended the session itself.
         self._finished = False
@@ -208,7 +210,7 @@ class DecodeStream:
         num_bytes = request.ByteSize()
         self.traffic.count_up(message, num_bytes)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            with self._send_limit:
                 await self._air.up(num_bytes)
                 await self._call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
@@ -222,8 +224,8 @@ class DecodeStream:
         Raises what the edge, the link or the clock has to complain about.
         """
         try:
-            async with asyncio.timeout(self._timeout_s):
-                while skip(message := self._take(await self._next())):
+            with self._receive_limit:
+                while skip(message := await self._next()):
                     pass
         except TimeoutError as error:
             raise self._silence("did not answer") from error
@@ -238,20 +240,23 @@ class DecodeStream:
                 await self._call.done_writing()
                 if reason == "finished":
                     await asyncio.shield(self._reader)
+        self._send_limit.close()
+        self._receive_limit.close()
         self._call.cancel()
         self._reader.cancel()
         await asyncio.wait((self._reader,))
 
-    async def _next(self) -> Any:
-        arrival_s, response = await self._inbox.get()
+    async def _next(self) -> EdgeMessage:
+        arrival_s, num_bytes, response = await self._inbox.get()
         await self._air.until(arrival_s)
-        return response
+        return self._take(response, num_bytes)
 
     async def _read_all(self) -> None:
         """Moves responses into the inbox, last the error or the end of the stream."""
         try:
             while (response := await self._call.read()) is not grpc.aio.EOF:
-                await self._inbox.put((self._air.down(response.ByteSize()), response))
+                num_bytes = response.ByteSize()
+                await self._inbox.put((self._air.down(num_bytes), num_bytes, response))
             last: Exception | None = None
         except grpc.aio.AioRpcError as error:
             last = error
@@ -260,9 +265,9 @@ class DecodeStream:
             last = _cancelled(self._target)
         if self._inbox.full():
             self._inbox.get_nowait()
-        self._inbox.put_nowait((0.0, last))
+        self._inbox.put_nowait((0.0, 0, last))
 
-    def _take(self, response: Any) -> EdgeMessage:
+    def _take(self, response: Any, num_bytes: int) -> EdgeMessage:
         if isinstance(response, CovspecError):
             raise response
         if isinstance(response, grpc.aio.AioRpcError):
@@ -273,7 +278,7 @@ class DecodeStream:
             message = from_response(response)
         except InvalidRequest as error:
             raise EdgeFailure(f"the edge at {self._target} broke the protocol: {error}") from error
-        self.traffic.count_down(message, response.ByteSize())
+        self.traffic.count_down(message, num_bytes)
         if isinstance(message, ErrorInfo):
             raise _info_error(message)
         self._finished = isinstance(message, Verdict) and message.finish is not None

@@ -60,7 +60,9 @@ class Traffic:
 
 
 def _count(counter: Counter[str], kinds: dict[str, int], num_bytes: int) -> None:
-    counter.update({kind: size for kind, size in kinds.items() if size})
+    for kind, size in kinds.items():
+        if size:
+            counter[kind] += size
     counter["framing"] += num_bytes + GRPC_PREFIX_BYTES - sum(kinds.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -222,6 +223,9 @@ async def serve(config: ServerConfig) -> None:
     await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
     if start.done():
         start.result()
+        # What is loaded stays: a full collection would stop every session to look at it again.
+        gc.collect()
+        gc.freeze()
         print(f"covspec edge ready on {server.address}", file=sys.stderr, flush=True)
         if config.metrics_port is not None:
             where = f"http://{config.metrics_host}:{server.metrics_port}/metrics"

@@ -29,6 +29,7 @@ from ..common.messages import (
     Open,
     Resume,
 )
+from ..common.wait_limit import WaitLimit
 from ..common.wire import ERROR_REASONS, from_request, model_info_to_proto, to_response
 from ..protos import verify_pb2 as pb
 from ..protos import verify_pb2_grpc as pb_grpc
@@ -51,11 +52,16 @@ class Stream:
     def __init__(self, context: Context, idle_timeout_s: float) -> None:
         self._context = context
         self._idle_timeout_s = idle_timeout_s
+        self._limit = WaitLimit(idle_timeout_s)
+
+    def close(self) -> None:
+        """Nothing more is read or written."""
+        self._limit.close()
 
     async def read(self) -> DeviceMessage | None:
         """The next message; None when the client has no more. Raises IdleTimeout, InvalidRequest."""
         try:
-            async with asyncio.timeout(self._idle_timeout_s):
+            with self._limit:
                 request = await self._context.read()
         except TimeoutError:
             raise IdleTimeout(
@@ -66,7 +72,7 @@ class Stream:
     async def write(self, message: EdgeMessage) -> None:
         """Sends one message. Raises IdleTimeout when the client does not take it."""
         try:
-            async with asyncio.timeout(self._idle_timeout_s):
+            with self._limit:
                 # The stubs' type variable is the whole stream; what is written is one message.
                 await self._context.write(to_response(message))  # type: ignore[arg-type]
         except TimeoutError:
@@ -128,6 +134,8 @@ class VerifierService(pb_grpc.VerifierServicer):
         except Exception:
             logger.exception("a session failed")
             await _fail(stream, context, EdgeFailure("the edge failed while serving this session"))
+        finally:
+            stream.close()
 
     async def _serve(self, stream: Stream, client: str) -> None:
         first = await stream.read()

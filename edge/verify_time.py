@@ -43,8 +43,11 @@ class AffineFit:
             y = min(max(y, predicted - bound), predicted + bound)
         elif self.samples:
             self._deviation += (abs(y - self.predict(x)) - self._deviation) / self.samples
-        for name, value in (("count", 1.0), ("_x", x), ("_y", y), ("_xx", x * x), ("_xy", x * y)):
-            setattr(self, name, FORGETTING * getattr(self, name) + value)
+        self.count = FORGETTING * self.count + 1.0
+        self._x = FORGETTING * self._x + x
+        self._y = FORGETTING * self._y + y
+        self._xx = FORGETTING * self._xx + x * x
+        self._xy = FORGETTING * self._xy + x * y
         self.samples += 1
 
     @property
