@@ -37,6 +37,8 @@ class Device:
     accept_rate: float | None = None
     #: Its own Q_tok, where its correction mode differs from the others'.
     bits_per_token: float | None = None
+    #: Most tokens that it may draft, where that is less than L_max.
+    max_draft_length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,10 @@ class Scenario:
 
     @cached_property
     def longest(self) -> Lengths:
-        """Most tokens that each device may draft: L_max, or 0 if it cannot send one."""
-        return np.where(self.load < LARGEST, self.max_draft_length, 0)
+        """Most tokens that each device may draft: L_max or its own cap, 0 if it cannot send one."""
+        caps = [device.max_draft_length for device in self.devices]
+        most = [self.max_draft_length if cap is None else cap for cap in caps]
+        return np.where(self.load < LARGEST, np.minimum(most, self.max_draft_length), 0)
 
 
 def scenario_from_json(text: str) -> Scenario:
@@ -162,6 +166,8 @@ def _check_devices(devices: tuple[Device, ...]) -> None:
         _number(prefix + "spectral_efficiency", device.spectral_efficiency)
         if device.bits_per_token is not None:
             _number(prefix + "bits_per_token", device.bits_per_token, least=SMALLEST)
+        if device.max_draft_length is not None:
+            _integer(prefix + "max_draft_length", device.max_draft_length, 0, MAX_DRAFT_LENGTH)
         if not math.isnan(_or_nan(device.accept_rate, prefix + "accept_rate")):
             _number(prefix + "accept_rate", device.accept_rate, most=1.0)
 

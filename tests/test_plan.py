@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scenarios import lengths, random_scenario, scenario
 from typer.testing import CliRunner
 
 from covspec.bench import cli
 from covspec.common.errors import InvalidRequest
+from covspec.edge.objective import token_table, value_of
 from covspec.edge.plan import plan_to_json
 from covspec.edge.planner import SOLVERS, plan
 from covspec.edge.scenario import Scenario, scenario_from_json, scenario_to_json
@@ -83,6 +86,8 @@ def test_json_there_and_back() -> None:
         (with_device(accept_rate=1.2), "devices[1].accept_rate"),
         (with_device(accept_rate="high"), "devices[1].accept_rate"),
         (with_device(bits_per_token=0), "devices[1].bits_per_token"),
+        (with_device(max_draft_length=-1), "devices[1].max_draft_length"),
+        (with_device(max_draft_length=1.5), "devices[1].max_draft_length"),
         (with_device(id="a"), "devices[1].id"),
         (with_device(id=7), "devices[1].id"),
         (with_device(snr=7), "devices[1].snr"),
@@ -121,6 +126,27 @@ def test_a_device_may_have_its_own_bits() -> None:
     )
     thin = plan(dataclasses.replace(s, devices=devices))
     assert thin.goodput > plan(s).goodput
+
+
+@pytest.mark.parametrize("least", [0, 1])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_device_may_have_a_cap_of_its_own(name: str, least: int) -> None:
+    caps = (2, None, 0, 9)
+    for seed in range(4):
+        s = random_scenario(seed, 4, solver=name, max_draft_length=6, min_draft_length=least)
+        devices = tuple(
+            dataclasses.replace(d, max_draft_length=cap)
+            for d, cap in zip(s.devices, caps, strict=True)
+        )
+        s = dataclasses.replace(s, devices=devices)
+        made = plan(s)
+        most = [2, 6, 0, 6]
+        assert all(a <= b for a, b in zip(lengths(made), most, strict=True))
+        ranges = [range(min(least, top), top + 1) for top in most]
+        value, _ = value_of(s, token_table(s), np.array(list(itertools.product(*ranges))))
+        assert made.goodput <= value.max() * (1 + 1e-9)
+        if name == "exact":
+            assert made.goodput == pytest.approx(value.max(), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", SOLVERS)
