@@ -36,6 +36,7 @@ BENCHES = {
     "selection": ("selection", "How long it takes to choose visual tokens on one thread."),
     "soak": ("soak", "Clients that come, go, cancel and get killed, for half an hour."),
     "startup": ("startup", "How long a user waits for an edge, an answer, the whole demo."),
+    "trace": ("trace", "Record what the embedded pair says, for simulated devices to play."),
     "verify": (
         "verify",
         "The engine under load: verify times, batching gain, a newcomer's prefill.",
