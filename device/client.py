@@ -22,6 +22,7 @@ from ..common.sampling import Sampling
 from ..common.tls import Tls
 from .ask import AskMode, Question, ask
 from .events import Emit
+from .gate import GateRule
 from .length import LengthName
 from .output import JsonOutput, SpeculationOutput, TextOutput, card, console
 from .selection import SelectorName
@@ -139,8 +140,18 @@ def command(
             "(committed: the paper's, lossy), or provisional until the next verdict (optimistic)."
         ),
     ] = _Q.tactics.gate,
+    gate_rule: Annotated[
+        GateRule,
+        _option(
+            help="What confidence is: a margin (CoVSpec), or agreement of other temperatures "
+            "(uncertainty: U-HLM, with --gate committed)."
+        ),
+    ] = _Q.tactics.gate_rule,
     gate_threshold: Annotated[
-        float, _option(help="Margin from which a token is confident, 0 to 1.")
+        float,
+        _option(
+            help="Margin from which a token is confident, or uncertainty below which it is; 0 to 1."
+        ),
     ] = _Q.tactics.gate_threshold,
     max_gated: Annotated[
         int, _option(help="Confident tokens that may pile up before verification.")
@@ -218,6 +229,7 @@ def command(
             bandwidth_hz=bandwidth_hz,
             snr_db=snr_db,
             gate=gate,
+            gate_rule=gate_rule,
             gate_threshold=gate_threshold,
             max_gated=max_gated,
             branches=branches,

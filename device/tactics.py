@@ -11,7 +11,7 @@ from ..common.messages import Gate as GateKind
 from ..common.wire import MAX_DRAFT_LENGTH
 from .branch import Branching
 from .ema_length import EmaLength, EmaSettings, rejection_bits
-from .gate import MAX_GATED, THRESHOLD, Gate, make_gate
+from .gate import MAX_GATED, THRESHOLD, Gate, GateRule, make_gate
 from .goodput_length import GoodputLength
 from .length import FixedLength, LengthName, LengthPolicy, PlanLength
 from .request import Request
@@ -29,6 +29,7 @@ class Tactics:
     bandwidth_hz: float = 0.0
     snr_db: float = PAPER_SNR_DB
     gate: GateKind = GateKind.OFF
+    gate_rule: GateRule = GateRule.MARGIN
     gate_threshold: float = THRESHOLD
     max_gated: int = MAX_GATED
     branches: int = 0
@@ -50,7 +51,7 @@ class Tactics:
 
     def make_gate(self) -> Gate:
         """The gate, C(16), C(17)."""
-        return make_gate(self.gate, self.gate_threshold, self.max_gated)
+        return make_gate(self.gate, self.gate_threshold, self.max_gated, self.gate_rule)
 
     @property
     def branching(self) -> Branching:
