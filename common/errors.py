@@ -9,6 +9,7 @@ CovspecError
 ├── OutOfOrder              FAILED_PRECONDITION  8   a message that the session's state does not allow
 ├── UnknownSession          NOT_FOUND            8
 ├── EdgeUnavailable         UNAVAILABLE          7   the edge is down, unreachable or shutting down
+│   └── EdgeSilent          UNAVAILABLE          7   the edge did not answer in time
 ├── Overloaded              RESOURCE_EXHAUSTED   9   no room now; try again later
 ├── Unauthenticated         UNAUTHENTICATED      10
 ├── NonFinite               INTERNAL             8   the model returned NaN or infinite logits
@@ -98,6 +99,10 @@ class EdgeUnavailable(CovspecError):
     reason = "SHUTTING_DOWN"
     status = "UNAVAILABLE"
     exit_code = 7
+
+
+class EdgeSilent(EdgeUnavailable):
+    """The edge, or the way to it, took longer than the device waits for any one answer."""
 
 
 class Overloaded(CovspecError):

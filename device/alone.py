@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..common.accept import coupled_token, distribution, draw, float16_row, greedy_token
 from ..common.clock import Clock
-from ..common.messages import Correction, Finish, Mode
+from ..common.messages import Correction, Draft, Finish, Mode
 from ..common.noise import Stream, uniform
 from ..common.tokenizer import Tokenizer
 from . import events
@@ -17,10 +17,11 @@ from .draft_token import DraftToken
 from .drafter import Drafter
 from .edge_link import EdgeLink
 from .events import Emit
+from .lifeline import RECONNECT_S, Lifeline
 from .request import Request
 from .selection import KeepAll, Selector
 from .statistics import Statistics
-from .verdict import broken, check_verdict, receive_opened, receive_verdict
+from .verdict import broken, check_verdict
 from .view import ActivitySource, ViewOptions, look
 
 DEVICE_ONLY = "device-only"
@@ -37,25 +38,27 @@ async def edge_only(
     clock: Clock,
     emit: Emit,
     statistics: Statistics | None = None,
+    reconnect_s: float = RECONNECT_S,
 ) -> events.Done:
     """The target decodes; one verdict a token. The papers' baseline."""
     statistics = statistics or Statistics()
     start = clock.now()
-    async with link.decode() as stream:
-        statistics.traffic = stream.traffic
-        await stream.send(request.to_open(Mode.EDGE_ONLY, tokenizer.fingerprint))
-        opened = await receive_opened(stream)
+    async with Lifeline(
+        link, clock=clock, emit=emit, statistics=statistics, reconnect_s=reconnect_s
+    ) as line:
+        opened = await line.open(request.to_open(Mode.EDGE_ONLY, tokenizer.fingerprint))
         last = opened_s = clock.now()
         statistics.spend(open=opened_s - start)
         emit(events.Opened.of(opened))
         answer = Answer(tokenizer, request.sampling, opened.stop_ids)
         round_ = opened.round
         while answer.finish is None:
-            verdict = await receive_verdict(stream, round_)
+            line.expect(Draft(round_, len(answer.ids)), answer.ids)
+            verdict = await line.verdict()
             check_verdict(verdict, len(answer.ids), 0, tokenizer.size)
             if verdict.token_id is None and verdict.finish is None:
                 raise broken("an edge-only verdict without a token")
-            now = clock.now()
+            now, last = clock.now(), max(last, line.resumed_s)
             token_ids = () if verdict.token_id is None else (verdict.token_id,)
             commit = answer.commit(token_ids, verdict.finish)
             statistics.count_round(0, 0)

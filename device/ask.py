@@ -27,6 +27,7 @@ from .drafter import Drafter
 from .edge_link import EdgeLink, check_target
 from .events import Done, Emit, Event, Selected
 from .keywords import AUTO
+from .lifeline import RECONNECT_S
 from .request import Request
 from .selection import ACTIVITY_LAYERS, QUERY_WEIGHT, Selector, SelectorName, make_selector
 from .selection_picture import Cells, check_ending, save_selection
@@ -77,6 +78,7 @@ class Question:
     device: str = "cpu"
     num_threads: int = 0
     timeout_s: float = 60.0
+    reconnect_s: float = RECONNECT_S
 
     def __post_init__(self) -> None:
         if is_blank(self.query):
@@ -93,6 +95,10 @@ class Question:
         if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
             raise InvalidRequest(
                 f"--timeout-s must be a positive number of seconds, not {self.timeout_s}"
+            )
+        if not (math.isfinite(self.reconnect_s) and self.reconnect_s >= 0):
+            raise InvalidRequest(
+                f"--reconnect-s must be 0 (do not) or a positive number of seconds, not {self.reconnect_s}"
             )
         self.make_selector()
         alone = self.mode is AskMode.DEVICE_ONLY
@@ -235,7 +241,13 @@ async def _edge_only(
     question: Question, request: Request, speaker: Model | TextSide, meters: _Meters
 ) -> Done:
     async with question.link() as link:
-        return await edge_only(request, speaker.tokenizer, link, **meters._asdict())
+        return await edge_only(
+            request,
+            speaker.tokenizer,
+            link,
+            reconnect_s=question.reconnect_s,
+            **meters._asdict(),
+        )
 
 
 async def _speculate(question: Question, request: Request, model: Model, meters: _Meters) -> Done:
@@ -251,6 +263,7 @@ async def _speculate(question: Question, request: Request, model: Model, meters:
                 length=tactics.make_length(request, model.vocab_size),
                 gate=tactics.make_gate(),
                 branching=tactics.branching,
+                reconnect_s=question.reconnect_s,
                 executor=executor,
                 **meters._asdict(),
             )

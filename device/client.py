@@ -205,6 +205,10 @@ def command(
     timeout_s: Annotated[
         float, _option(help="Longest wait for any one answer of the edge.")
     ] = _Q.timeout_s,
+    reconnect_s: Annotated[
+        float,
+        _option(help="How long to try to get back to an edge that was lost; 0: not at all."),
+    ] = _Q.reconnect_s,
     color: Annotated[Color, _option(help="auto heeds pipes and NO_COLOR.")] = Color.AUTO,
     version: Annotated[
         bool, _option("--version", callback=_version, is_eager=True, help="Show the version.")
@@ -248,6 +252,7 @@ def command(
         device=device,
         num_threads=num_threads,
         timeout_s=timeout_s,
+        reconnect_s=reconnect_s,
     )
 
     def make_output(speaker: Model | TextSide) -> Emit:

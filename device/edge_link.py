@@ -22,6 +22,7 @@ from ..common.address import split_address
 from ..common.errors import (
     CovspecError,
     EdgeFailure,
+    EdgeSilent,
     EdgeUnavailable,
     IdleTimeout,
     Incompatible,
@@ -68,7 +69,7 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # Connections, and their back-off after a failure, are not shared with other channels of this process.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
 #: ErrorReason to error. What is not here is an EdgeFailure.
@@ -284,8 +285,8 @@ class DecodeStream:
         self._finished = isinstance(message, Verdict) and message.finish is not None
         return message
 
-    def _silence(self, what: str) -> EdgeUnavailable:
-        return EdgeUnavailable(
+    def _silence(self, what: str) -> EdgeSilent:
+        return EdgeSilent(
             f"the edge at {self._target} {what} for {self._timeout_s:g} s: "
             "check that it is alive, or allow more with --timeout-s"
         )

@@ -5,6 +5,8 @@
 With a gate, confident tokens come before their `draft`: each as a `provisional` (`optimistic`), which the verdict may
 take back, or as a `commit` with `gated` (`committed`), which is final without a verdict and not lossless.
 
+Where a stream broke, `resumed` comes before the verdict that was lost with it.
+
 Edge-only sessions have no `selected` and no `draft`; device-only ones have neither `opened` nor `verdict`.
 """
 
@@ -118,6 +120,16 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """A stream broke, and another took its place: at this round, behind so many committed tokens."""
+
+    event: ClassVar[str] = "resumed"
+    round: int
+    committed_len: int
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """Tokens that are final: the first `num_accepted` were drafted, the rest came from the verdict.
 
@@ -148,7 +160,7 @@ class Done:
     lossless: bool = True
 
 
-Event = Opened | Selected | Drafted | Provisional | Judged | Committed | Done
+Event = Opened | Selected | Drafted | Provisional | Judged | Resumed | Committed | Done
 #: Takes each event as it happens.
 Emit = Callable[[Event], None]
 

@@ -171,6 +171,9 @@ def card(done: events.Done) -> Table:
             f"{b.num_hits} hits in {b.num_rounds} rounds · {b.num_hit_tokens} tokens drafted ahead, "
             f"{b.num_wasted_tokens} wasted · {_seconds(b.filled_s)} of {_seconds(b.idle_s)} idle filled",
         )
+    if s.num_resumes:
+        lost_s = _seconds(s.phases_s["reconnect"])
+        table.add_row("link", f"broke {s.num_resumes} times · back after {lost_s} in all")
     for name, kinds in (("up", s.traffic.up), ("down", s.traffic.down)):
         if kinds:
             parts = ", ".join(f"{kind} {_bytes(n)}" for kind, n in kinds.most_common())

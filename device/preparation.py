@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..common.messages import Gate, Mode, Opened
+from ..common.messages import Gate, Mode, Open, Opened
 from . import events
 from .drafter import Drafter
-from .edge_link import DecodeStream
 from .events import Emit
+from .lifeline import Lifeline
 from .request import Request
 from .selection import Indices, Selector, VisualContext
-from .verdict import receive_opened
 from .view import ViewOptions, look
 from .worker import Worker
 
@@ -49,17 +48,15 @@ class Preparation:
         self._context = VisualContext(0)
         self._kept: Indices = np.arange(0)
 
-    async def open(self, stream: DecodeStream) -> Opened:
+    async def open(self, line: Lifeline) -> Opened:
         """Opens the session while the draft model looks at the picture, then shows it the prompt."""
-        await stream.send(
-            self._request.to_open(
-                Mode.SPECULATIVE,
-                self._drafter.model.tokenizer.fingerprint,
-                activity_layers=self._target_layers,
-                gate=self._gate,
-            )
+        message = self._request.to_open(
+            Mode.SPECULATIVE,
+            self._drafter.model.tokenizer.fingerprint,
+            activity_layers=self._target_layers,
+            gate=self._gate,
         )
-        opened, _ = await asyncio.gather(self._greet(stream), self._look())
+        opened, _ = await asyncio.gather(self._greet(line, message), self._look())
         if self._target_layers:
             self._context = replace(self._context, activity=opened.activity)
             await self._select()
@@ -70,8 +67,8 @@ class Preparation:
         )
         return opened
 
-    async def _greet(self, stream: DecodeStream) -> Opened:
-        opened = await receive_opened(stream)
+    async def _greet(self, line: Lifeline, message: Open) -> Opened:
+        opened = await line.open(message)
         self._emit(events.Opened.of(opened))
         return opened
 

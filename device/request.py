@@ -11,7 +11,7 @@ from ..common.prompt import Prompt
 from ..common.sampling import Sampling
 from ..common.wire import MAX_DRAFT_LENGTH
 
-FEATURES = frozenset({Feature.GO_AWAY, Feature.PLAN, Feature.DECODE_AHEAD})
+FEATURES = frozenset({Feature.RESUME, Feature.GO_AWAY, Feature.PLAN, Feature.DECODE_AHEAD})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import threading
 from concurrent.futures import Executor
 
 from ..common.clock import Clock
-from ..common.messages import CandidatesRequest, Draft, Feature, Mode, Opened, Plan, Verdict
+from ..common.messages import Draft, Feature, Mode, Opened, Plan, Verdict
 from ..common.messages import Gate as GateKind
 from ..common.wire import MAX_DECODE_AHEAD, MAX_DRAFT_LENGTH
 from . import events
@@ -24,15 +24,16 @@ from .branch import MAX_ROWS, Branches, Branching
 from .correction import Corrector, corrector
 from .draft_token import DraftToken
 from .drafter import Drafter
-from .edge_link import DecodeStream, EdgeLink
+from .edge_link import EdgeLink
 from .events import Emit
 from .gate import Gate, NoGate
 from .length import LengthPolicy, RoundOutcome, clamp_length
+from .lifeline import RECONNECT_S, Lifeline
 from .preparation import Preparation
 from .request import Request
 from .selection import Selector
 from .statistics import Statistics
-from .verdict import check_verdict, receive_verdict
+from .verdict import check_verdict
 from .view import PAPER, ViewOptions
 from .worker import Worker
 
@@ -61,10 +62,10 @@ class Session:
         emit: Emit,
         statistics: Statistics | None = None,
         view: ViewOptions = PAPER,
+        reconnect_s: float = RECONNECT_S,
     ) -> None:
         self._request = request
         self._drafter = drafter
-        self._link = link
         self._length = length
         self._gate = gate or NoGate()
         self._branching = branching or Branching()
@@ -72,6 +73,9 @@ class Session:
         self._emit = emit
         self._corrector: Corrector = corrector(request.correction, request.sampling)
         self._statistics = statistics or Statistics()
+        self._line = Lifeline(
+            link, clock=clock, emit=emit, statistics=self._statistics, reconnect_s=reconnect_s
+        )
         self._worker = Worker(executor, clock, self._statistics)
         self._preparation = Preparation(
             request,
@@ -96,42 +100,43 @@ class Session:
     async def run(self) -> events.Done:
         """The whole session. Emits events; raises what ends it early, after telling the edge."""
         start = self._clock.now()
-        async with self._link.decode() as stream:
-            self._statistics.traffic = stream.traffic
-            await self._open(stream)
+        async with self._line:
+            await self._open()
             first_round = self._clock.now()
             while self._answer.finish is None:
-                await self._one_round(stream)
+                await self._one_round()
                 now = self._clock.now()
                 self._statistics.first_token_s = self._statistics.first_token_s or now - start
                 self._statistics.decode_s = now - first_round
             self._statistics.total_s = self._clock.now() - start
         return self._done()
 
-    async def _one_round(self, stream: DecodeStream) -> None:
+    async def _one_round(self) -> None:
         begin, sent = len(self._answer.ids), self._clock.now()
         if self._num_owed:
             self._num_owed -= 1  # the edge decodes on, as it was asked to
             block, draft_s = Block(0), 0.0
+            unsent = Draft(self._round, begin, num_decode=self._num_owed)
+            self._line.expect(unsent, self._answer.ids)
         else:
             block, draft_s = await self._draft(begin)
             sent = self._clock.now()
-            await stream.send(self._message(begin, block, draft_s))
+            await self._line.ask(self._message(begin, block, draft_s), self._answer.ids[:begin])
         if self._answer.finish is not None:
             return  # a final token ended the answer: there is nothing left to ask for
-        verdict = await self._branch(stream, begin, block)
-        wait_s = self._clock.now() - sent
+        verdict = await self._branch(begin, block)
+        wait_s = self._clock.now() - max(sent, self._line.resumed_s)
         num_final = self._num_final(block)
         check_verdict(verdict, begin, len(block.tokens), self._drafter.model.vocab_size, num_final)
         self._observe(verdict, block, draft_s, wait_s)
-        token_ids = await self._correct(stream, verdict, begin, block)
+        token_ids = await self._correct(verdict, begin, block)
         self._commit(verdict, begin, block, token_ids)
         self._round += 1
 
-    async def _open(self, stream: DecodeStream) -> None:
+    async def _open(self) -> None:
         """Opens the session; state of earlier ones ends here."""
         started = self._clock.now()
-        self._opened = opened = await self._preparation.open(stream)
+        self._opened = opened = await self._preparation.open(self._line)
         self._statistics.spend(open=self._clock.now() - started)
         self._round, self._plan = opened.round, opened.plan
         self._answer = Answer(
@@ -248,11 +253,11 @@ class Session:
             num_decode=self._num_owed,
         )
 
-    async def _branch(self, stream: DecodeStream, begin: int, block: Block) -> Verdict:
+    async def _branch(self, begin: int, block: Block) -> Verdict:
         """Waits for the verdict; meanwhile the draft model goes on from what it may say, C(23)."""
         branches = self._branches
         if not (block.tokens and branches.growing):
-            return await receive_verdict(stream, self._round)
+            return await self._line.verdict()
         stop, started = threading.Event(), self._clock.now()
         growth = asyncio.ensure_future(
             self._worker.run(
@@ -262,7 +267,7 @@ class Session:
             )
         )
         try:
-            return await receive_verdict(stream, self._round)
+            return await self._line.verdict()
         finally:
             arrived = self._clock.now()
             stop.set()
@@ -291,9 +296,7 @@ class Session:
         )
         self._emit(events.Judged.of(verdict, wait_s))
 
-    async def _correct(
-        self, stream: DecodeStream, verdict: Verdict, begin: int, block: Block
-    ) -> list[int]:
+    async def _correct(self, verdict: Verdict, begin: int, block: Block) -> list[int]:
         """The draft's tokens to commit: those accepted, then the edge's token or the one drawn here, C(6)."""
         n = verdict.num_accepted
         accepted = block.token_ids[:n]
@@ -301,14 +304,9 @@ class Session:
             return [*accepted, verdict.token_id]
         if verdict.finish is not None:
             return accepted
-
-        async def ask(request: CandidatesRequest) -> Verdict:
-            await stream.send(request)
-            return await receive_verdict(stream, self._round)
-
         started = self._clock.now()
         self._own_correction = await self._corrector.correct(
-            verdict, block.tokens[n], begin + n, ask
+            verdict, block.tokens[n], begin + n, self._line.more
         )
         self._statistics.spend(correct=self._clock.now() - started)
         return [*accepted, self._own_correction]

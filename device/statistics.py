@@ -50,7 +50,8 @@ class Statistics:
     A *gated* token passed the gate, C(17). Under `committed` it is final and no draft token; under `optimistic` it is
     a draft token as well.
     Phases: open (Open sent to Opened), vision, select (of visual tokens), prefill (the draft's own), draft, wait (draft
-    sent to verdict), correct; queue and verify are the edge's own shares of the wait.
+    sent to verdict), reconnect (a stream lost to another in its place), correct; queue and verify are the edge's own
+    shares of the wait.
     """
 
     num_tokens: int = 0
@@ -59,6 +60,8 @@ class Statistics:
     num_accepted_tokens: int = 0
     num_judged_tokens: int = 0
     num_gated_tokens: int = 0
+    #: Streams that took a broken one's place.
+    num_resumes: int = 0
     branches: BranchCounts = field(default_factory=BranchCounts)
     phases_s: dict[str, float] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
@@ -105,6 +108,7 @@ class Statistics:
             "num_accepted_tokens": self.num_accepted_tokens,
             "num_judged_tokens": self.num_judged_tokens,
             "num_gated_tokens": self.num_gated_tokens,
+            "num_resumes": self.num_resumes,
             "accept_rate": self.accept_rate,
             "accept_length": self.accept_length,
             "tokens_per_s": self.tokens_per_s,

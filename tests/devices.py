@@ -14,6 +14,7 @@ from covspec.device.drafter import Drafter
 from covspec.device.edge_link import EdgeLink
 from covspec.device.events import Done, Event
 from covspec.device.length import FixedLength, LengthPolicy
+from covspec.device.lifeline import RECONNECT_S
 from covspec.device.request import Request
 from covspec.device.selection import KeepAll, Selector
 from covspec.device.session import Session
@@ -41,6 +42,7 @@ async def speculate(
     selector: Selector | None = None,
     view: ViewOptions = PAPER,
     timeout_s: float = 10.0,
+    reconnect_s: float = RECONNECT_S,
     events: list[Event] | None = None,
 ) -> Done:
     """One speculative session with the edge at `target`. tactics: in place of `length`."""
@@ -59,6 +61,7 @@ async def speculate(
                 branching=None if tactics is None else tactics.branching,
                 executor=executor,
                 clock=MonotonicClock(),
+                reconnect_s=reconnect_s,
                 emit=(events if events is not None else list[Event]()).append,
             )
             return await session.run()

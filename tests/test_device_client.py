@@ -190,6 +190,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "cap 0": (["--query", "ba", "--max-new-tokens", "0"], 2, "max-new-tokens"),
     "draft length": (["--query", "ba", "--draft-length", "-1"], 2, "--draft-length"),
     "timeout": (["--query", "ba", "--timeout-s", "inf"], 2, "--timeout-s"),
+    "reconnect": (["--query", "ba", "--reconnect-s", "-1"], 2, "--reconnect-s"),
     "edge without port": (["--query", "ba", "--edge", "localhost"], 2, "HOST:PORT"),
     "edge with a bad port": (["--query", "ba", "--edge", "localhost:99999"], 2, "HOST:PORT"),
     "two outputs": (["--query", "ba", "--json", "--jsonl"], 2, "exclude"),

@@ -324,11 +324,13 @@ async def test_a_stall_within_an_answer_is_only_slow() -> None:
         assert done.token_ids == (await decode_at_edge(edge.address, table(1), ASKED)).token_ids
 
 
-async def test_a_reset_within_an_answer_is_an_error_with_a_remedy() -> None:
+async def test_a_reset_within_an_answer_is_an_error_for_a_device_that_does_not_reconnect() -> None:
     async with running_edge(table(0)) as edge, ShapingProxy(edge.address) as proxy:
         began = time.perf_counter()
         with pytest.raises(EdgeUnavailable, match="ask again"):
-            await speculate(proxy.address, table(1), ASKED, length=After(2, proxy.reset))
+            await speculate(
+                proxy.address, table(1), ASKED, length=After(2, proxy.reset), reconnect_s=0
+            )
         assert time.perf_counter() - began < 10.0  # the client's time-out
         # The edge and the link live on.
         await speculate(proxy.address, table(1), ASKED)
