@@ -69,6 +69,8 @@ class EmaSettings:
 class EmaLength:
     """Longer while drafts are accepted and rejections are cheap, shorter when drafts are rejected."""
 
+    follows_plan = False
+
     def __init__(
         self,
         settings: EmaSettings,

@@ -39,6 +39,8 @@ _FIRST_REST, _LONGEST_REST = 16, 256
 class GoodputLength:
     """Maximises expected committed tokens over expected round time."""
 
+    follows_plan = False
+
     def __init__(self, start: int, longest: int = 24) -> None:
         """start: the first round's length. longest: the largest that is considered."""
         self._first = max(1, start)

@@ -7,7 +7,8 @@
 | `plan` | as the edge's plan says |
 | `goodput` | what promises most committed tokens per second, 0 included: `goodput_length.py` |
 
-Whatever the policy says, the plan, the cap and both contexts have the last word. A length of 0 means no draft at all,
+Only `plan` asks the edge for plans. Whatever the policy says, a plan that came, the cap and both contexts have the last
+word. A length of 0 means no draft at all,
 confident tokens included: the edge decodes.
 """
 
@@ -68,6 +69,9 @@ class RoundOutcome:
 class LengthPolicy(Protocol):
     """Chooses the draft length k of the next round; its state is one session's."""
 
+    #: Whether the edge is asked for plans.
+    follows_plan: bool
+
     def reset(self, opened: Opened) -> None:
         """Starts a session on the edge's terms."""
 
@@ -80,6 +84,8 @@ class LengthPolicy(Protocol):
 
 class FixedLength:
     """The same length in every round."""
+
+    follows_plan = False
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -97,6 +103,8 @@ class FixedLength:
 
 class PlanLength:
     """What the edge's last plan said; a length of its own until there is one."""
+
+    follows_plan = True
 
     def __init__(self, length: int) -> None:
         self._length = length

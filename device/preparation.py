@@ -34,6 +34,7 @@ class Preparation:
         emit: Emit,
         *,
         gate: Gate,
+        follows_plan: bool,
         num_spare_rows: int,
     ) -> None:
         self._request = request
@@ -43,6 +44,7 @@ class Preparation:
         self._worker = worker
         self._emit = emit
         self._gate = gate
+        self._follows_plan = follows_plan
         self._num_spare_rows = num_spare_rows
         self._target_layers = view.target_layers(selector) if request.image_bytes else 0
         self._context = VisualContext(0)
@@ -55,6 +57,7 @@ class Preparation:
             self._drafter.model.tokenizer.fingerprint,
             activity_layers=self._target_layers,
             gate=self._gate,
+            follows_plan=self._follows_plan,
         )
         opened, _ = await asyncio.gather(self._greet(line, message), self._look())
         if self._target_layers:

@@ -11,7 +11,7 @@ from ..common.prompt import Prompt
 from ..common.sampling import Sampling
 from ..common.wire import MAX_DRAFT_LENGTH
 
-FEATURES = frozenset({Feature.RESUME, Feature.GO_AWAY, Feature.PLAN, Feature.DECODE_AHEAD})
+FEATURES = frozenset({Feature.RESUME, Feature.GO_AWAY, Feature.DECODE_AHEAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,15 @@ class Request:
         tokenizer_fingerprint: bytes,
         activity_layers: int = 0,
         gate: Gate = Gate.OFF,
+        *,
+        follows_plan: bool = False,
     ) -> Open:
         """The first message of its session."""
-        wanted = FEATURES | ({Feature.ACTIVITY} if activity_layers else set())
+        wanted = set(FEATURES)
+        if activity_layers:
+            wanted.add(Feature.ACTIVITY)
+        if follows_plan:
+            wanted.add(Feature.PLAN)
         return Open(
             prompt_ids=self.prompt.ids,
             sampling=self.sampling,

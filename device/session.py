@@ -85,6 +85,7 @@ class Session:
             self._worker,
             emit,
             gate=self._gate.kind,
+            follows_plan=length.follows_plan,
             num_spare_rows=MAX_ROWS if self._branching.fan_out else 0,
         )
         self._round = 0

@@ -39,6 +39,8 @@ LENGTHS = (8, 5, 8, 3, 8, 6, 8, 1, 8, 0)
 class Cycle:
     """Draft lengths in turn; remembers what became of every round."""
 
+    follows_plan = False
+
     def __init__(self, *lengths: int) -> None:
         self.outcomes: list[RoundOutcome] = []
         self._lengths = lengths

@@ -25,15 +25,17 @@ from covspec.common.messages import (
     Candidate,
     EdgeMessage,
     ErrorInfo,
+    Feature,
     Finish,
     GoAway,
     Open,
     Opened,
+    Plan,
     Verdict,
 )
 from covspec.common.prompt import Prompt
 from covspec.device.events import Committed, Drafted, Event
-from covspec.device.length import RoundOutcome
+from covspec.device.length import FixedLength, PlanLength, RoundOutcome
 from covspec.device.selection import KeepRandom, KeepTopK
 from covspec.protos import verify_pb2 as pb
 
@@ -64,6 +66,8 @@ async def test_a_draft_like_the_target_is_accepted_in_every_round() -> None:
 
 async def test_a_draft_goes_on_after_rounds_of_length_0() -> None:
     class Alternating:
+        follows_plan = False
+
         def __init__(self) -> None:
             self.outcomes: list[RoundOutcome] = []
 
@@ -404,3 +408,23 @@ async def test_open_says_what_was_asked_for() -> None:
     assert isinstance(opening, Open)
     assert opening.sampling.seed == 7 and opening.prompt_ids == PROMPT.ids
     assert opening.tokenizer_fingerprint == HistoryModel().tokenizer.fingerprint
+    assert Feature.RESUME in opening.features and Feature.PLAN not in opening.features
+
+
+async def test_a_plan_is_asked_for_and_kept_by_those_that_follow_it() -> None:
+    plans = [Plan(3), Plan(0), Plan(5), Plan(1)]
+
+    def tamper(verdict: Verdict) -> Iterable[EdgeMessage]:
+        return [replace(verdict, plan=plans[verdict.round % 4])]
+
+    script = GreedyEdge(HistoryModel(), tamper=tamper)
+    async with ScriptedEdge(script) as edge:
+        await speculate(edge.target, HistoryModel(), request(), length=PlanLength(2))
+        opening, drafts = script.messages[0], script.drafts
+        assert isinstance(opening, Open) and Feature.PLAN in opening.features
+        wanted = [2, *(plans[i % 4].draft_length for i in range(len(drafts) - 1))]
+        assert [len(d.token_ids) for d in drafts[:-1]] == wanted[:-1]
+        # Nobody sends what a plan forbids, whatever the policy would like.
+        await speculate(edge.target, HistoryModel(), request(), length=FixedLength(4))
+    limits = [4, *(min(4, plans[i % 4].draft_length) for i in range(len(script.drafts) - 1))]
+    assert [len(d.token_ids) for d in script.drafts[:-1]] == limits[:-1]
