@@ -20,6 +20,7 @@ COMMANDS = {
         "link",
         "A wireless link in user space between a device and an edge, for experiments.",
     ),
+    "loadtest": ("loadtest", "Load an edge with many simulated devices."),
     "plan": (".edge.plan_command", "Plan draft lengths and bandwidth of a round from a scenario."),
     "models": ("models", "List the models that have a short name, and which are on this machine."),
     "train-pair": ("train_pair", "Train the embedded model pair again, from its seed."),
@@ -65,7 +66,7 @@ def _covspec(
 
 
 def _register(group: typer.Typer, name: str, module: str, summary: str) -> None:
-    """Add a command that hands all its arguments, `--help` too, to `command` in `module`."""
+    """Add a command that hands all its arguments, `--help` too, to `command` in `module`, or to its `app`."""
 
     @group.command(
         name,
@@ -74,9 +75,11 @@ def _register(group: typer.Typer, name: str, module: str, summary: str) -> None:
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def forward(context: typer.Context) -> None:
-        command = importlib.import_module(f".{module}", __package__).command
-        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(help=command.__doc__ or summary)(command)
+        found = importlib.import_module(f".{module}", __package__)
+        single: typer.Typer | None = getattr(found, "app", None)
+        if single is None:
+            single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            single.command(help=found.command.__doc__ or summary)(found.command)
         single(args=context.args, prog_name=context.command_path)
 
 

@@ -1,0 +1,203 @@
+"""Runs one load: devices, connections, progress, and what both processes used meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..common.errors import Incompatible, InvalidRequest
+from ..common.loader import load_model, load_text_side
+from ..common.messages import ModelInfo
+from ..common.model import Model
+from ..common.pair_trace import load_pair_trace
+from ..common.shaping_proxy import precise_loop
+from ..common.table import PREFIX, load_table
+from ..device.edge_link import EdgeLink
+from ..device.fleet import Fleet
+from ..device.pace import LoopClock
+from ..device.profile import Profile
+from ..device.script import RecordedScripts, Scripts, TableScripts
+from .load import Load, LoadLog, Plan
+from .load_progress import LoadProgress
+from .load_report import load_results
+from .soak import resident_bytes
+
+#: Different answers of a table at most; making one takes some milliseconds.
+_POOL = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Who asks: one profile for each device. connections 0: one for each. real_drafts: so many have a real model."""
+
+    profiles: tuple[Profile, ...]
+    trace: Path
+    connections: int = 0
+    timeout_s: float = 60.0
+    real_drafts: int = 0
+    draft_model: str = ""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Processor time and memory of a process, sampled."""
+
+    pid: int
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    first_bytes: int = 0
+    last_bytes: int = 0
+    max_bytes: int = 0
+    _cpu_before_s: float = 0.0
+    _began_s: float = 0.0
+
+    def sample(self) -> None:
+        """Reads what the process has used; a process that is gone keeps its last values."""
+        with suppress(OSError):
+            size, cpu_s, now = resident_bytes(self.pid), cpu_seconds(self.pid), time.monotonic()
+            if not self._began_s:
+                self._began_s, self._cpu_before_s, self.first_bytes = now, cpu_s, size
+            self.cpu_s, self.wall_s = cpu_s - self._cpu_before_s, now - self._began_s
+            self.last_bytes, self.max_bytes = size, max(self.max_bytes, size)
+
+    def as_json(self) -> dict[str, Any]:
+        """Cores on average, and megabytes."""
+        sizes = {"first": self.first_bytes, "last": self.last_bytes, "max": self.max_bytes}
+        return {
+            "cpu_s": self.cpu_s,
+            "cores": self.cpu_s / self.wall_s if self.wall_s else 0.0,
+            "memory_mb": {name: size / 1e6 for name, size in sizes.items()},
+        }
+
+
+def run_load(
+    address: str,
+    crowd: Crowd,
+    plan: Plan,
+    *,
+    objectives: dict[str, float] | None = None,
+    edge_pid: int | None = None,
+    console: Console | None = None,
+) -> tuple[dict[str, Any], ModelInfo]:
+    """Runs a load to its end, or until Ctrl-C; results as in load_report.py, with `client` and, of a known pid, `edge`.
+
+    console: where progress goes; None shows nothing.
+    """
+    _allow_files(2 * len(crowd.profiles) + 200)
+    usage = [Usage(pid) for pid in (os.getpid(), edge_pid) if pid is not None]
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        log, info = runner.run(_run(address, crowd, plan, usage, console))
+    results = load_results(log, len(crowd.profiles), objectives)
+    for name, used in zip(("client", "edge"), usage, strict=False):
+        results[name] = used.as_json()
+    return results, info
+
+
+async def _run(
+    address: str, crowd: Crowd, plan: Plan, usage: Sequence[Usage], console: Console | None
+) -> tuple[LoadLog, ModelInfo]:
+    async with EdgeLink(address, timeout_s=crowd.timeout_s) as link:
+        info = await link.model_info()
+    scripts = make_scripts(info, crowd, plan.seed)
+    clock = LoopClock()
+    drafts = _real_drafts(crowd)
+    fleet = Fleet(
+        address,
+        crowd.profiles,
+        scripts,
+        clock,
+        connections=crowd.connections,
+        timeout_s=crowd.timeout_s,
+        seed=plan.seed,
+        real_drafts=drafts,
+    )
+    async with fleet:
+        load = Load(plan, fleet.devices, clock)
+        helpers = [asyncio.create_task(_sample(usage))]
+        if console is not None:
+            progress = LoadProgress(load.log, clock, console, _goal(plan))
+            helpers.append(asyncio.create_task(progress.run()))
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, load.stop)
+        try:
+            log = await load.run()
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            if console is not None:
+                console.print()
+            for used in usage:
+                used.sample()
+    return log, info
+
+
+def make_scripts(info: ModelInfo, crowd: Crowd, seed: int) -> Scripts:
+    """What devices say to an edge that serves this model. Raises Incompatible where nothing fits."""
+    name = info.model_names[0]
+    if name.startswith(PREFIX):
+        pool = min(_POOL, max(64, len(crowd.profiles)))
+        scripts = TableScripts(load_table(name), seed, pool)
+        # All of them now: later they would hold up the devices.
+        for kind in {(p.prompt_len, p.max_new_tokens): p for p in crowd.profiles}.values():
+            for number in range(pool):
+                scripts.script(number, kind)
+        return scripts
+    trace = load_pair_trace(crowd.trace)
+    tokenizer = load_text_side(trace.draft).tokenizer
+    if tokenizer.fingerprint != info.tokenizer_fingerprint:
+        raise Incompatible(
+            f"the edge serves {name}, but {crowd.trace} was recorded with {trace.target}: "
+            "record this model with covspec bench trace and give --trace FILE"
+        )
+    if trace.quantization != info.quantization:
+        raise Incompatible(
+            f"{crowd.trace} was recorded with quantization {trace.quantization}, but the edge has {info.quantization}: "
+            "answers could differ; record again with --quantization, or start the edge with it"
+        )
+    return RecordedScripts(trace, tokenizer)
+
+
+def _real_drafts(crowd: Crowd) -> list[Model]:
+    if crowd.real_drafts > len(crowd.profiles):
+        raise InvalidRequest("--real-drafts must not be more than --num-clients")
+    count = range(crowd.real_drafts)
+    return [load_model(crowd.draft_model, quantization="none", num_threads=1) for _ in count]
+
+
+async def _sample(usage: Sequence[Usage]) -> None:
+    while True:
+        for used in usage:
+            used.sample()
+        await asyncio.sleep(1.0)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _allow_files(count: int) -> None:
+    """Lets this process, and those that it starts, have so many connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count:
+        allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+def _goal(plan: Plan) -> str:
+    if plan.duration_s:
+        return f"{plan.duration_s:g} s"
+    return f"{plan.num_prompts or len(plan.arrivals)} requests"

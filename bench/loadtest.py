@@ -1,0 +1,239 @@
+"""`covspec loadtest`: many simulated devices ask a real edge.
+
+    covspec loadtest --num-clients 64 --duration 60                       an edge of its own, the embedded pair
+    covspec loadtest --edge 10.0.0.7:50051 --request-rate 20 --burstiness 0.5 --num-prompts 1000
+    covspec loadtest --model table:target-512 --fleet mix.toml --result-dir results
+    covspec loadtest --sweep clients=1,2,4,8,16,32,64 --result-dir results
+    covspec loadtest compare A.json B.json
+
+Exit codes: 0 every request was answered rightly · 1 some were not · 130 interrupted · others as of device-client.
+"""
+
+from __future__ import annotations
+
+import json as json_
+import math
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..common.errors import InvalidRequest
+from ..device.profile import read_mix
+from .arrivals import read_arrivals
+from .load import Plan
+from .load_report import OBJECTIVES
+from .load_run import Crowd, run_load
+from .load_table import compare_table, latency_table, summary_table
+from .processes import Edge, running_edge
+from .report import console_for, machine
+from .trace import TRACE
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+INTERRUPTED_EXIT = 130
+
+
+@app.callback(invoke_without_command=True)
+def command(
+    context: typer.Context,
+    edge: Annotated[
+        str, typer.Option(help="HOST:PORT of a running edge; without it, one is started.")
+    ] = "",
+    model: Annotated[
+        str, typer.Option(help="Of the edge that is started: an alias, or table:target-512.")
+    ] = "scenes-target",
+    edge_args: Annotated[
+        str, typer.Option(help='Further flags of it, such as "--batching rounds".')
+    ] = "",
+    num_clients: Annotated[int, typer.Option(help="Simulated devices.")] = 16,
+    num_prompts: Annotated[int, typer.Option(help="Requests in all; 0: no limit.")] = 0,
+    request_rate: Annotated[
+        float, typer.Option(help="Requests a second, open loop; inf: closed loop.")
+    ] = math.inf,
+    burstiness: Annotated[
+        float, typer.Option(help="Shape of the gamma intervals; 1: Poisson, less: burstier.")
+    ] = 1.0,
+    arrivals: Annotated[
+        Path | None, typer.Option(help="Recorded moments, one a line, in place of a rate.")
+    ] = None,
+    max_concurrency: Annotated[
+        int, typer.Option(help="Requests at a time; 0: as many as there are devices.")
+    ] = 0,
+    duration: Annotated[
+        float, typer.Option(help="Seconds; 0: until --num-prompts. 30 if there is neither.")
+    ] = 0.0,
+    ramp_up_s: Annotated[float, typer.Option(help="Until the load is at its full height.")] = 0.0,
+    drain_s: Annotated[float, typer.Option(help="Time for the last answers.")] = 30.0,
+    connections: Annotated[int, typer.Option(help="Shared by all devices; 0: one for each.")] = 0,
+    fleet: Annotated[
+        str, typer.Option(help="Kinds of devices: smartphone, laptop, robot, or a .toml file.")
+    ] = "smartphone,laptop,robot",
+    draft_length: Annotated[int | None, typer.Option(help="Of every kind.")] = None,
+    accept_rate: Annotated[
+        float | None, typer.Option(help="Of every kind, on a table model.")
+    ] = None,
+    think_s: Annotated[float | None, typer.Option(help="Of every kind.")] = None,
+    input_len: Annotated[
+        int | None, typer.Option(help="Prompt tokens of every kind, on a table model.")
+    ] = None,
+    output_len: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,
+    trace: Annotated[Path, typer.Option(help="What covspec bench trace recorded.")] = TRACE,
+    real_drafts: Annotated[int, typer.Option(help="So many devices have a real draft model.")] = 0,
+    draft_model: Annotated[str, typer.Option(help="Of these.")] = "scenes-draft",
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(help="Bound such as ttft:500, tpot:50 or e2el:5000, ms; repeatable."),
+    ] = None,
+    inject_failures: Annotated[
+        float, typer.Option(help="Share of requests that the edge must refuse.")
+    ] = 0.0,
+    timeout_s: Annotated[float, typer.Option(help="Longest wait for one message.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    sweep: Annotated[
+        str, typer.Option(help="clients=1,2,4,…: a load of each size, and where it bends.")
+    ] = "",
+    result_dir: Annotated[
+        Path | None, typer.Option(help="Write the report here, JSON and HTML.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Load an edge with many simulated devices, and report what they saw."""
+    if context.invoked_subcommand is not None:
+        return
+    console = console_for(json)
+    recorded = () if arrivals is None else read_arrivals(arrivals)
+    plan = Plan(
+        num_prompts=num_prompts,
+        request_rate=request_rate,
+        burstiness=burstiness,
+        max_concurrency=max_concurrency,
+        duration_s=duration or (0.0 if num_prompts or recorded else 30.0),
+        ramp_up_s=ramp_up_s,
+        drain_s=drain_s,
+        spoiled=inject_failures,
+        seed=seed,
+        arrivals=recorded,
+    )
+    mix = read_mix(
+        fleet,
+        {
+            "draft_length": draft_length,
+            "accept_rate": accept_rate,
+            "think_s": think_s,
+            "prompt_len": input_len,
+            "max_new_tokens": output_len,
+        },
+    )
+    if num_clients < 1:
+        raise InvalidRequest(f"--num-clients must be at least 1, not {num_clients}")
+    objectives = _objectives(goodput or [])
+    settings = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in context.params.items()
+        if value not in (None, "", [])
+    }
+
+    def crowd(count: int) -> Crowd:
+        return Crowd(
+            tuple(mix.draw(count, seed)), trace, connections, timeout_s, real_drafts, draft_model
+        )
+
+    begun_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    with edge_for(edge, model, num_clients, edge_args) as serving:
+        results, info = run_load(
+            serving.address,
+            crowd(num_clients),
+            plan,
+            objectives=objectives,
+            edge_pid=serving.pid or None,
+            console=console,
+        )
+    report = {
+        "kind": "loadtest",
+        "began_at": begun_at,
+        "machine": machine(),
+        "settings": settings,
+        "edge": {"model": info.model_names[0], "quantization": info.quantization},
+        "results": results,
+    }
+    console.print(summary_table(results))
+    console.print(latency_table(results))
+    for status, detail in results["details"].items():
+        console.print(f"[red]{status}[/]: {detail}")
+    if results["interrupted"]:
+        console.print("[yellow]interrupted: these are the numbers so far")
+    if result_dir is not None:
+        for path in write_report(report, result_dir):
+            console.print(f"written to {path}")
+    if json:
+        print(json_.dumps(report), flush=True)
+    requests = results["requests"]
+    if results["interrupted"]:
+        sys.exit(INTERRUPTED_EXIT)
+    sys.exit(int(requests["completed"] < requests["due"]))
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="A report that --result-dir wrote.")],
+    b: Annotated[Path, typer.Argument(help="Another one.")],
+) -> None:
+    """Two reports beside each other."""
+    names = (a.stem, b.stem) if a.stem != b.stem else (str(a), str(b))
+    console_for(False).print(compare_table(names, (read_report(a), read_report(b))))
+
+
+@contextmanager
+def edge_for(address: str, model: str, num_clients: int, args: str) -> Iterator[Edge]:
+    """The edge at this address, or one of its own with room for all devices."""
+    if address:
+        yield Edge(address, 0.0, 0)
+        return
+    room = ("--max-num-seqs", str(max(num_clients, 1)))
+    with running_edge("--model", model, *room, *shlex.split(args)) as edge:
+        yield edge
+
+
+def write_report(report: dict[str, Any], folder: Path) -> tuple[Path, Path]:
+    """Writes the JSON object and the page. Returns where."""
+    from .load_page import load_page
+
+    folder.mkdir(parents=True, exist_ok=True)
+    clients = report["results"]["num_clients"]
+    stem = f"loadtest-{report['began_at'][:19].replace(':', '')}-{clients}"
+    paths = folder / f"{stem}.json", folder / f"{stem}.html"
+    paths[0].write_text(json_.dumps(report, indent=2) + "\n", encoding="utf-8")
+    paths[1].write_text(load_page(report), encoding="utf-8")
+    return paths
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """A JSON object that `write_report` wrote. Raises InvalidRequest."""
+    try:
+        report = json_.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"cannot read {path}: {error}") from error
+    if not isinstance(report, dict) or report.get("kind") != "loadtest":
+        raise InvalidRequest(f"{path} is not the report of a load test")
+    return report
+
+
+def _objectives(specs: list[str]) -> dict[str, float]:
+    """Seconds by name, from NAME:MS."""
+    bounds = {}
+    for spec in specs:
+        name, _, ms = spec.partition(":")
+        try:
+            bounds[name] = float(ms) / 1e3
+        except ValueError:
+            bounds[name] = math.nan
+        if name not in OBJECTIVES or not bounds[name] > 0:
+            raise InvalidRequest(
+                f"--goodput must be {', '.join(f'{n}:MS' for n in OBJECTIVES)}, not {spec!r}"
+            )
+    return bounds

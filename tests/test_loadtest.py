@@ -1,0 +1,104 @@
+"""`covspec loadtest` as people run it: an edge of its own, a report, a comparison, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from covspec.bench import cli
+from covspec.bench.load_run import cpu_seconds
+
+COMMAND = [sys.executable, "-m", "covspec.bench.cli", "loadtest", "--model", "table:target-64"]
+SMALL = ["--think-s", "0", "--output-len", "16", "--fleet", "robot"]
+
+
+def loadtest(*args: str) -> tuple[int, dict[str, Any], str]:
+    done = subprocess.run(
+        [*COMMAND, *SMALL, "--json", *args], capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+
+def test_a_load_its_report_and_its_failures(tmp_path: Path) -> None:
+    code, report, shown = loadtest(
+        *("--num-clients", "6", "--num-prompts", "40", "--request-rate", "60", "--seed", "2"),
+        *("--inject-failures", "0.2", "--goodput", "ttft:5000", "--result-dir", str(tmp_path)),
+    )
+    results = report["results"]
+    assert code == 1 and results["requests"]["due"] == 40
+    assert results["failures"].keys() == {"INVALID_ARGUMENT"}
+    assert results["requests"]["completed"] == 40 - results["failures"]["INVALID_ARGUMENT"] > 20
+    assert results["tokens"] == 16 * results["requests"]["completed"]
+    assert results["slo"]["requests"] == results["requests"]["completed"]
+    assert results["client"]["cpu_s"] > 0 and results["edge"]["memory_mb"]["max"] > 10
+    assert "INVALID_ARGUMENT" in shown and "tokens/s" in shown
+    written = sorted(tmp_path.iterdir())
+    assert [path.suffix for path in written] == [".html", ".json"]
+    assert json.loads(written[1].read_text()) == report
+    same = [str(written[1])] * 2
+    result = CliRunner().invoke(cli.app, ["loadtest", "compare", *same])
+    assert result.exit_code == 0 and "goodput, tokens/s" in result.output
+    assert "1.000" in result.output
+
+
+def test_what_is_wrong_with_a_load_is_said_before_an_edge_is_started() -> None:
+    for args, complaint in (
+        (["--fleet", "fridge"], "no kind of device called 'fridge'"),
+        (["--goodput", "speed:1"], "--goodput must be ttft:MS"),
+        (["--num-clients", "0"], "--num-clients must be at least 1"),
+        (["--edge", "here"], "--edge must be HOST:PORT"),
+        (["compare", "a.json", "b.json"], "cannot read a.json"),
+    ):
+        result = CliRunner().invoke(cli.app, ["loadtest", *args])
+        assert result.exit_code != 0 and complaint in str(result.exception)
+
+
+def test_ctrl_c_gives_a_partial_report_and_leaves_nothing_running() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, *SMALL, "--num-clients", "12", "--duration", "60", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+    def wait_for(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 40
+        while not condition():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.2)
+
+    wait_for(lambda: len(_children(process.pid)) == 1 and _sockets(process.pid) > 12)
+    (edge,) = children = _children(process.pid)
+    before_s = cpu_seconds(edge)
+    # That is some hundred rounds, and so a few answers.
+    wait_for(lambda: cpu_seconds(edge) > before_s + 0.3)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    results = json.loads(output)["results"]
+    assert results["interrupted"] and 0 < results["duration_s"] < 30
+    assert results["requests"]["completed"] > 0 and results["failures"] == {}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        pytest.skip("this kernel lists no children")
+    return [int(child) for child in text.split()]
+
+
+def _sockets(pid: int) -> int:
+    links = Path(f"/proc/{pid}/fd").iterdir()
+    names = (path.readlink().name for path in links if path.exists() or path.is_symlink())
+    return sum(name.startswith("socket:") for name in names)
