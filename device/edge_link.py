@@ -255,6 +255,7 @@ class DecodeStream:
     async def _read_all(self) -> None:
         """Moves responses into the inbox, last the error or the end of the stream."""
         try:
+            response: Any
             while (response := await self._call.read()) is not grpc.aio.EOF:
                 num_bytes = response.ByteSize()
                 await self._inbox.put((self._air.down(num_bytes), num_bytes, response))
