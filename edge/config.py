@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..common.access import bearer
-from ..common.address import is_loopback
+from ..common.access import LOCAL, Access, bearer
+from ..common.address import is_loopback, split_address
 from ..common.errors import InvalidRequest
 from ..common.tls import Tls
+from .listen import check_exposed
+from .planner import SOLVERS
+from .scenario import LARGEST, OBJECTIVES, SMALLEST
+from .schedule import Policy, ScheduleConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,12 @@ class ServerConfig:
     batching: str = "continuous"
     batch_wait_s: float = 0.002
     round_deadline_s: float = 0.5
+    schedule: str = "auto"
+    solver: str = ""
+    objective: str = ""
+    uplink_bandwidth_hz: float = 0.0
+    scheduler: str = ""
+    scheduler_access: Access = LOCAL
     quota_tokens_per_s: float = 0.0
     idle_timeout_s: float = 120.0
     shutdown_timeout_s: float = 10.0
@@ -50,8 +60,8 @@ class ServerConfig:
             bearer(key)
         if self.tls is not None:
             self.tls.server_credentials()
-        if not self.insecure and not is_loopback(self.host):
-            self._check_exposed()
+        check_exposed(self.host, self.tls, self.api_keys, insecure=self.insecure)
+        self._check_schedule()
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
             raise InvalidRequest(f"--metrics-port must be 0 … 65535, not {self.metrics_port}")
         for flag, value, least in (
@@ -77,15 +87,40 @@ class ServerConfig:
         """Metrics know neither TLS nor keys, so others see them only where that was asked for."""
         return self.host if self.insecure or is_loopback(self.host) else "127.0.0.1"
 
-    def _check_exposed(self) -> None:
-        where = f"--host {self.host} can be reached from other machines"
-        if self.tls is None:
+    @property
+    def schedule_config(self) -> ScheduleConfig | None:
+        """What plans are to be; None where there are none."""
+        if self.schedule == "off":
+            return None
+        by_batching = {"rounds": Policy.MULTI_SPIN, "continuous": Policy.PER_DEVICE}
+        policy = by_batching[self.batching] if self.schedule == "auto" else Policy(self.schedule)
+        return ScheduleConfig(policy, self.uplink_bandwidth_hz, self.solver, self.objective)
+
+    def _check_schedule(self) -> None:
+        for flag, value, choices in (
+            ("--schedule", self.schedule, ("auto", "off", *(p.value for p in Policy))),
+            ("--solver", self.solver, ("", *SOLVERS)),
+            ("--objective", self.objective, ("", *OBJECTIVES)),
+        ):
+            if value not in choices:
+                named = ", ".join(filter(None, choices))
+                raise InvalidRequest(f"{flag} must be one of {named}, not {value!r}")
+        hz = self.uplink_bandwidth_hz
+        if hz != 0 and not SMALLEST <= hz <= LARGEST:
             raise InvalidRequest(
-                f"{where} without encryption: use 127.0.0.1, give --ssl-certfile and --ssl-keyfile, "
+                f"--uplink-bandwidth-hz must be 0 or positive and finite, not {hz}"
+            )
+        if not self.scheduler:
+            return
+        host, _ = split_address(self.scheduler, "--scheduler")
+        if self.schedule == "off":
+            raise InvalidRequest(
+                "--scheduler makes plans, but --schedule is off: leave out one of them"
+            )
+        access = self.scheduler_access
+        if access.tls is None and not self.insecure and not is_loopback(host):
+            raise InvalidRequest(
+                f"what devices report would travel to {host} unencrypted: give --scheduler-ca-certs, "
                 "or say --insecure if the network is trusted"
             )
-        if not self.api_keys and self.tls.ca_certs is None:
-            raise InvalidRequest(
-                f"{where} by everybody: give --api-key, or --ssl-ca-certs to ask for client certificates, "
-                "or say --insecure if the network is trusted"
-            )
+        _ = access.metadata

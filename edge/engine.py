@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..common.accept import distribution
-from ..common.errors import Incompatible, InvalidRequest, TooLong
+from ..common.errors import Incompatible, InvalidRequest, TooLong, UnknownSession
 from ..common.image import load_image
 from ..common.messages import (
     CandidatesRequest,
@@ -24,6 +24,8 @@ from ..common.messages import (
     ModelInfo,
     Open,
     Opened,
+    Plan,
+    PlanQuery,
     Resume,
     Verdict,
 )
@@ -31,6 +33,7 @@ from ..common.model import Model, Pixels, VisualTokens
 from .admission import Admission, Quota
 from .batcher import Batcher
 from .judge import candidates_from
+from .scheduler import Scheduler
 from .session import Session
 from .verifier import Prefill
 
@@ -63,8 +66,11 @@ class Engine:
         batcher: Batcher,
         config: EngineConfig,
         now: Callable[[], float] = time.monotonic,
+        scheduler: Scheduler | None = None,
     ) -> None:
         self.config = config
+        self.scheduler = scheduler
+        self.features = FEATURES | ({Feature.PLAN} if scheduler is not None else set())
         self.admission = Admission(config.max_num_seqs, config.max_num_queued_reqs, now)
         self.batcher = batcher
         self._quota = Quota(config.quota_tokens_per_s, now)
@@ -82,7 +88,7 @@ class Engine:
             limits=self.config.limits,
             quantization=self._model.quantization,
             vision=self._model.image_token_id is not None,
-            features=FEATURES,
+            features=self.features,
         )
 
     @asynccontextmanager
@@ -118,11 +124,15 @@ class Engine:
         )
         self.batcher.admit(session)
         self.sessions[session.id] = session
+        if self.scheduler is not None:
+            self.scheduler.join(session)
         try:
             job = await self._prefill(session, pixels)
             yield session, self._opened(session, job, arrived)
         finally:
             del self.sessions[session.id]
+            if self.scheduler is not None:
+                self.scheduler.leave(session)
             self.batcher.release(session, lambda: self.admission.release(row))
 
     async def verify(self, session: Session, draft: Draft) -> Verdict:
@@ -131,11 +141,31 @@ class Engine:
         if stored is not None:
             return stored
         self._quota.spend(session.client, len(draft.token_ids) + 1)
-        return await self.batcher.verify(session, draft)
+        if self.scheduler is None:
+            return await self.batcher.verify(session, draft)
+        self.scheduler.observe_draft(session, draft)
+        verdict = await self.batcher.verify(session, draft)
+        verdict = self.scheduler.answer(session, draft, verdict)
+        session.remember(verdict)
+        return verdict
 
-    def decode(self, session: Session, num_tokens: int) -> AsyncIterator[Verdict]:
+    async def decode(self, session: Session, num_tokens: int) -> AsyncIterator[Verdict]:
         """Decodes with the target alone, so many tokens or until the answer ends: one verdict a token."""
-        return self.batcher.decode(session, num_tokens)
+        async for verdict in self.batcher.decode(session, num_tokens):
+            if self.scheduler is None:
+                yield verdict
+            else:
+                empty = Draft(verdict.round, verdict.committed_len)
+                yield self.scheduler.answer(session, empty, verdict)
+
+    def plan(self, query: PlanQuery, client: str) -> Plan | None:
+        """What an idle device is to do next; None without a scheduler. Raises UnknownSession."""
+        session = self.sessions.get(query.session_id)
+        if session is None or session.client != client:
+            raise UnknownSession(
+                f"there is no session {query.session_id[:64]!r} of this client: open one first"
+            )
+        return None if self.scheduler is None else self.scheduler.ask(session, query.snr_db)
 
     def more_candidates(self, session: Session, request: CandidatesRequest) -> Verdict:
         """More candidates for the open rejection, or the target's row."""
@@ -144,13 +174,14 @@ class Engine:
             "a rejection is open"
         )
         if request.row:
-            return replace(session.last_verdict, candidates=(), row=session.open_row)
+            return replace(session.last_verdict, candidates=(), row=session.open_row, plan=None)
         sampling = session.open.sampling
         p = distribution(session.open_row, sampling)
         position = len(session.committed)
         return replace(
             session.last_verdict,
             candidates=candidates_from(p, sampling.seed, position, request.num_refused),
+            plan=None,
         )
 
     def close(self) -> None:
@@ -239,8 +270,9 @@ class Engine:
             else 0,
             stop_ids=session.stop_ids,
             limits=self.config.limits,
-            features=session.open.features & FEATURES,
+            features=session.open.features & self.features,
             activity=activity,
+            plan=None if self.scheduler is None else self.scheduler.ask(session),
             queue_s=started - arrived,
             prefill_s=job.seconds,
             committed_len=len(session.committed),

@@ -20,6 +20,8 @@ from prometheus_client.registry import Collector
 
 from ..common.errors import InvalidRequest
 from .engine import Engine
+from .schedule_service import SchedulerService
+from .scheduler import Scheduler
 
 #: Upper bounds of the batch size histogram.
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -58,6 +60,8 @@ class EdgeCollector(Collector):
         ):
             yield GaugeMetricFamily(f"covspec_{name}", text, value=value)
         yield self._batch_sizes()
+        if self._engine.scheduler is not None:
+            yield from _plans(self._engine.scheduler)
 
     def _batch_sizes(self) -> Metric:
         sizes = dict(self._engine.batcher.totals.batch_sizes)
@@ -71,10 +75,46 @@ class EdgeCollector(Collector):
         return family
 
 
-def serve_metrics(engine: Engine, host: str, port: int) -> tuple[WSGIServer, int]:
+def _plans(scheduler: Scheduler) -> Iterator[Metric]:
+    totals = scheduler.totals
+    for name, text, value in (
+        ("plans", "Plans made.", totals.solved),
+        ("plans_adopted", "Plans that were worth the change.", totals.adopted),
+        ("plan_failures", "Attempts to plan that failed.", totals.failed),
+        ("plan_solve_seconds", "Seconds that solvers took.", totals.solve_s),
+        ("plans_told", "Times that a device was told something new.", totals.told),
+    ):
+        yield CounterMetricFamily(f"covspec_{name}", text, value=value)
+    for name, text, level in (
+        ("plan_devices", "Devices that follow plans.", scheduler.num_devices),
+        ("plan_goodput", "Tokens/s that the last adopted plan expects.", totals.goodput),
+        ("plan_failing", "1 while no plan can be had.", scheduler.failing),
+    ):
+        yield GaugeMetricFamily(f"covspec_{name}", text, value=level)
+
+
+class SchedulerCollector(Collector):
+    """Reads the service of an `edge-scheduler`."""
+
+    def __init__(self, service: SchedulerService) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by Prometheus' client for each scrape."""
+        totals = self._service.totals
+        for name, text, value in (
+            ("scheduler_plans", "Plans made.", totals.plans),
+            ("scheduler_refused", "Requests refused.", totals.refused),
+            ("scheduler_devices", "Devices planned for, once for each plan.", totals.devices),
+            ("scheduler_solve_seconds", "Seconds that solvers took.", totals.solve_s),
+        ):
+            yield CounterMetricFamily(f"covspec_{name}", text, value=value)
+
+
+def serve_metrics(collector: Collector, host: str, port: int) -> tuple[WSGIServer, int]:
     """Serves /metrics on its own thread. Returns the server and the port it got. Raises InvalidRequest."""
     registry = CollectorRegistry()
-    registry.register(EdgeCollector(engine))
+    registry.register(collector)
     try:
         server, _ = start_http_server(port, host, registry)
     except OSError as error:

@@ -6,53 +6,42 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import sys
 import time
 from pathlib import Path
 from typing import Annotated
 from wsgiref.simple_server import WSGIServer
 
-import grpc
-import grpc.aio
 import typer
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from .. import __version__
-from ..common.errors import CovspecError, InvalidRequest, ModelError
+from ..common.access import Access
+from ..common.errors import CovspecError, ModelError
 from ..common.image import MAX_IMAGE_BYTES
 from ..common.loader import load_model, self_test
 from ..common.messages import Limits
 from ..common.model import Model
 from ..common.tls import Tls
-from ..common.wire import MAX_MESSAGE_BYTES
-from ..protos import verify_pb2, verify_pb2_grpc
-from .access import ApiKeys
+from ..protos import schedule_pb2_grpc, verify_pb2, verify_pb2_grpc
 from .batcher import Batcher
 from .config import ServerConfig
 from .engine import Engine, EngineConfig
-from .metrics import serve_metrics
+from .listen import Listener, until_told
+from .metrics import EdgeCollector, serve_metrics
+from .planner import SOLVERS
 from .round_queue import Batching
+from .scenario import OBJECTIVES
+from .schedule_link import SchedulerLink
+from .schedule_service import SchedulerService
+from .scheduler import Scheduler
 from .service import VerifierService
+from .solver_thread import Planner, SolverThread
 
 logger = logging.getLogger(__name__)
 
 SERVICE = verify_pb2.DESCRIPTOR.services_by_name["Verifier"].full_name
 #: Share of the free memory that KV rows may take when --kv-cache-memory-bytes is not given.
 KV_MEMORY_SHARE = 0.25
-#: Matched on the device's side (device/edge_link.py): the server tolerates a ping every 10 s, the device sends one
-#: every 20 s. A port is bound by one server only.
-GRPC_OPTIONS = [
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    ("grpc.http2.max_ping_strikes", 0),
-]
 
 
 class EdgeServer:
@@ -65,57 +54,61 @@ class EdgeServer:
         self._metrics: WSGIServer | None = None
         self.engine: Engine | None = None
         self._model = model
-        guards = [ApiKeys(config.api_keys)] if config.api_keys else []
-        self._server = grpc.aio.server(interceptors=guards, options=GRPC_OPTIONS)
-        self._health = health.aio.HealthServicer()
+        self._listener = Listener((SERVICE,), config.api_keys)
+        self._server = self._listener.server
         self._service = VerifierService()
         self._batcher: Batcher | None = None
+        self._scheduler: Scheduler | None = None
 
     async def start(self) -> None:
         """Binds the port, loads and tests the model, then reports SERVING. Raises CovspecError."""
+        c = self.config
         verify_pb2_grpc.add_VerifierServicer_to_server(self._service, self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
-        )
-        self.port = self._bind()
-        await self._set_health(serving=False)
-        await self._server.start()
+        planner = self._planner()
         try:
+            self.port = await self._listener.start(c.host, c.port, c.tls)
             model = await asyncio.to_thread(self._load)
         except BaseException:
             await self._server.stop(None)
+            if planner is not None:
+                await planner.close()
             raise
         loop = asyncio.get_running_loop()
 
         def fault() -> None:
             loop.call_soon_threadsafe(
-                lambda: asyncio.ensure_future(self._set_health(serving=False))
+                lambda: asyncio.ensure_future(self._listener.set_health(serving=False))
             )
 
-        c = self.config
         wait_s = c.batch_wait_s if c.batching == "continuous" else c.round_deadline_s
         self._batcher = Batcher(
             model, Batching(wait_s, c.max_num_seqs), c.max_num_batched_tokens, on_fault=fault
         )
         self._batcher.start()
-        self.engine = Engine(model, self._batcher, self._engine_config(model))
+        if planner is not None and c.schedule_config is not None:
+            self._scheduler = Scheduler(c.schedule_config, planner, self._batcher.verify_time)
+            self._scheduler.start()
+        self.engine = Engine(
+            model, self._batcher, self._engine_config(model), scheduler=self._scheduler
+        )
         self._service.engine = self.engine
         if c.metrics_port is not None:
             self._metrics, self.metrics_port = serve_metrics(
-                self.engine, c.metrics_host, c.metrics_port
+                EdgeCollector(self.engine), c.metrics_host, c.metrics_port
             )
-        await self._set_health(serving=True)
+        await self._listener.set_health(serving=True)
 
     async def stop(self) -> None:
         """Drains: no new sessions, running ones hear of it and get --shutdown-timeout to end."""
-        await self._set_health(serving=False)
+        await self._listener.set_health(serving=False)
         grace = self.config.shutdown_timeout_s
         self._service.go_away("the edge is shutting down", grace)
         deadline = time.monotonic() + grace
         while self.engine is not None and self.engine.sessions and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         await self._server.stop(0.1)
+        if self._scheduler is not None:
+            await self._scheduler.stop()
         if self._batcher is not None:
             await self._batcher.stop()
         if self._metrics is not None:
@@ -133,22 +126,17 @@ class EdgeServer:
         """HOST:PORT as clients write it."""
         return f"{self.config.host}:{self.port}"
 
-    def _bind(self) -> int:
+    def _planner(self) -> Planner | None:
+        """Who makes plans: the scheduler elsewhere, or a thread here, which other edges may ask as well."""
         c = self.config
-        try:
-            where = f"{c.host}:{c.port}"
-            if c.tls is None:
-                port = self._server.add_insecure_port(where)
-            else:
-                port = self._server.add_secure_port(where, c.tls.server_credentials())
-        except RuntimeError:
-            port = 0
-        if port == 0:
-            raise InvalidRequest(
-                f"cannot listen on {c.host}:{c.port}: the port is taken or the address is not this machine's; "
-                "choose another --port (0 takes a free one)"
-            )
-        return port
+        if c.schedule_config is None:
+            return None
+        if c.scheduler:
+            return SchedulerLink(c.scheduler, c.solver, c.objective, c.scheduler_access)
+        planner = SolverThread()
+        service = SchedulerService(planner, c.solver, c.objective)
+        schedule_pb2_grpc.add_SchedulerServicer_to_server(service, self._server)
+        return planner
 
     def _load(self) -> Model:
         c = self.config
@@ -194,12 +182,6 @@ class EdgeServer:
             quota_tokens_per_s=c.quota_tokens_per_s,
         )
 
-    async def _set_health(self, *, serving: bool) -> None:
-        status = health_pb2.HealthCheckResponse
-        value = status.SERVING if serving else status.NOT_SERVING
-        for service in ("", SERVICE):
-            await self._health.set(service, value)
-
 
 def free_memory_bytes() -> int:
     """Memory that can be used without swapping."""
@@ -215,14 +197,8 @@ def free_memory_bytes() -> int:
 async def serve(config: ServerConfig) -> None:
     """Runs a server until SIGTERM or SIGINT."""
     server = EdgeServer(config)
-    stopping = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
-    start = asyncio.ensure_future(server.start())
-    stop = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
-    if start.done():
-        start.result()
+
+    def ready() -> None:
         # What is loaded stays: a full collection would stop every session to look at it again.
         gc.collect()
         gc.freeze()
@@ -232,11 +208,8 @@ async def serve(config: ServerConfig) -> None:
             print(f"metrics on {where}", file=sys.stderr, flush=True)
         if config.port_file is not None:
             config.port_file.write_text(f"{server.address}\n")
-        await stop
-    else:
-        start.cancel()
-    logger.info("stopping")
-    await server.stop()
+
+    await until_told(server.start, ready, server.stop)
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -314,6 +287,39 @@ def command(
     round_deadline_ms: Annotated[
         float, typer.Option(help="rounds: when a round is closed without its stragglers.")
     ] = 1e3 * _D.round_deadline_s,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            help="Plans for devices that follow them: multi-spin (all in one round), per-device, off; "
+            "auto goes by --batching."
+        ),
+    ] = _D.schedule,
+    solver: Annotated[
+        str, typer.Option(help=f"Of plans: {', '.join(SOLVERS)}; exact, or the scheduler's choice.")
+    ] = _D.solver,
+    objective: Annotated[
+        str,
+        typer.Option(help=f"Of plans: {', '.join(OBJECTIVES)}; sum, or the scheduler's choice."),
+    ] = _D.objective,
+    uplink_bandwidth_hz: Annotated[
+        float,
+        typer.Option(help="That devices share and plans divide; 0: each has a link of its own."),
+    ] = _D.uplink_bandwidth_hz,
+    scheduler: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Where an edge-scheduler makes the plans; empty: here."
+        ),
+    ] = _D.scheduler,
+    scheduler_ca_certs: Annotated[
+        Path | None, typer.Option(help="Speak TLS to it, and trust these, PEM.")
+    ] = None,
+    scheduler_api_key: Annotated[
+        str,
+        typer.Option(
+            envvar="COVSPEC_SCHEDULER_API_KEY", show_envvar=False, help="Key that it wants."
+        ),
+    ] = "",
     quota_tokens_per_s: Annotated[
         float, typer.Option(help="Verified tokens per client and second; 0: no limit.")
     ] = _D.quota_tokens_per_s,
@@ -359,6 +365,16 @@ def command(
             batching=batching,
             batch_wait_s=batch_wait_ms / 1e3,
             round_deadline_s=round_deadline_ms / 1e3,
+            schedule=schedule,
+            solver=solver,
+            objective=objective,
+            uplink_bandwidth_hz=uplink_bandwidth_hz,
+            scheduler=scheduler,
+            scheduler_access=Access(
+                Tls(ca_certs=scheduler_ca_certs) if scheduler_ca_certs else None,
+                scheduler_api_key,
+                insecure,
+            ),
             quota_tokens_per_s=quota_tokens_per_s,
             idle_timeout_s=idle_timeout_s,
             shutdown_timeout_s=shutdown_timeout,

@@ -30,7 +30,14 @@ from ..common.messages import (
     Resume,
 )
 from ..common.wait_limit import WaitLimit
-from ..common.wire import ERROR_REASONS, from_request, model_info_to_proto, to_response
+from ..common.wire import (
+    ERROR_REASONS,
+    from_request,
+    model_info_to_proto,
+    plan_query_from_proto,
+    plan_to_proto,
+    to_response,
+)
 from ..protos import verify_pb2 as pb
 from ..protos import verify_pb2_grpc as pb_grpc
 from .engine import Engine
@@ -109,6 +116,18 @@ class VerifierService(pb_grpc.VerifierServicer):
         """What is served."""
         try:
             return model_info_to_proto(self._engine.info())
+        except CovspecError as error:
+            await context.abort(grpc.StatusCode[error.status], str(error))
+
+    async def GetPlan(  # noqa: N802
+        self,
+        request: pb.GetPlanRequest,
+        context: grpc.aio.ServicerContext[pb.GetPlanRequest, Awaitable[pb.GetPlanResponse]],
+    ) -> pb.GetPlanResponse:
+        """The plan of a device that was idle."""
+        try:
+            query = plan_query_from_proto(request)
+            return plan_to_proto(self._engine.plan(query, _host(context.peer())))
         except CovspecError as error:
             await context.abort(grpc.StatusCode[error.status], str(error))
 

@@ -31,7 +31,7 @@ from covspec.common.messages import (
 )
 from covspec.common.model import Pixels, Step, StepResult, VisualTokens
 from covspec.common.table import word_tokenizer
-from covspec.common.wire import from_request, model_info_to_proto, to_response
+from covspec.common.wire import from_request, model_info_to_proto, plan_to_proto, to_response
 from covspec.protos import verify_pb2 as pb
 from covspec.protos import verify_pb2_grpc as pb_grpc
 
@@ -188,6 +188,9 @@ class ScriptedEdge(pb_grpc.VerifierServicer):
 
     async def GetModelInfo(self, request: Any, context: Any) -> pb.GetModelInfoResponse:  # noqa: N802
         return model_info_to_proto(self._info)
+
+    async def GetPlan(self, request: Any, context: Any) -> pb.GetPlanResponse:  # noqa: N802
+        return plan_to_proto(None)
 
     async def Decode(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[Any], context: Any
