@@ -323,6 +323,21 @@ async def test_the_edge_takes_the_last_tokens_of_an_answer_that_the_gate_ended()
     assert not any(isinstance(e, Judged) for e in events)
 
 
+async def test_branches_that_never_hit_are_given_up_and_change_nothing() -> None:
+    target = HistoryModel()
+    async with ScriptedEdge(GreedyEdge(target)) as edge:
+        done = await speculate(
+            edge.target,
+            HistoryModel(flaw=30.0, seed=0),
+            request(max_new_tokens=120),
+            tactics=tactics(Gate.OFF, (LengthName.FIXED, 1), 1),
+        )
+    assert list(done.token_ids) == target.answer(ENTRIES, 120)
+    branches = done.statistics.branches
+    # Eight rounds show that it does not pay; then it rests for 16.
+    assert 8 <= branches.num_rounds < done.statistics.num_rounds / 2
+
+
 # Length 0
 
 

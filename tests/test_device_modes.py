@@ -87,6 +87,19 @@ async def test_coupled_text_depends_on_the_seed_alone() -> None:
                 assert done.token_ids == expected
 
 
+@pytest.mark.parametrize("correction", Correction)
+async def test_greedy_is_decided_before_rounding_makes_logits_equal(correction: Correction) -> None:
+    """Two logits that are one number in float16: the larger in float32 wins at every rejection, never the lower id."""
+    logits = np.random.default_rng(0).normal(0, 2, (V, V)).astype(np.float32)
+    logits[:, 3], logits[:, 9] = 20.001, 20.003
+    assert np.float16(20.001) == np.float16(20.003)
+    asked = request(correction=correction, max_new_tokens=20)
+    async with running_edge(TableModel(logits)) as edge:
+        for seed in range(5):
+            done = await speculate(edge.address, table(seed), asked)
+            assert set(done.token_ids) == {9}
+
+
 async def test_bytes_are_what_each_mode_says() -> None:
     num_rows = {}
     async with running_edge(table(1)) as edge:

@@ -7,6 +7,7 @@ The fast test asks a question of some combinations; `make soak` asks 50 of each.
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,14 +15,24 @@ from dataclasses import dataclass
 import pytest
 from devices import decode_at_edge, speculate
 from edges import running_edge
+from PIL import Image
 
 from covspec.bench.suite import examples
+from covspec.common.errors import TooLong
 from covspec.common.loader import load_model
 from covspec.common.messages import Correction, Gate
+from covspec.common.model import Model
+from covspec.common.prompt import build_prompt
 from covspec.common.sampling import Sampling
 from covspec.device.events import Done
 from covspec.device.length import LengthName
-from covspec.device.selection import SelectorName, make_selector
+from covspec.device.request import Request
+from covspec.device.selection import (
+    KeepCovspec,
+    KeepTopK,
+    SelectorName,
+    make_selector,
+)
 from covspec.device.tactics import Tactics
 
 #: Visual tokens that a selector keeps.
@@ -58,6 +69,16 @@ COMBINATIONS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def pair() -> tuple[Model, Model]:
+    """Target and draft."""
+    target, draft = (
+        load_model(name, quantization="none", num_threads=1)
+        for name in ("scenes-target", "scenes-draft")
+    )
+    return target, draft
+
+
 @pytest.mark.timeout(400)
 def test_text_is_the_targets_own_on_a_few_questions() -> None:
     # 31 has no factor in common with any part of a combination: all of them get their turn.
@@ -81,6 +102,47 @@ def test_coupled_text_depends_on_the_seed_alone() -> None:
     sampling = Sampling(temperature=1.0, seed=9, max_new_tokens=96)
     coupled = [each for each in COMBINATIONS if each.correction is Correction.COUPLED]
     asyncio.run(_compare([(i, coupled[i::19]) for i in range(3)], sampling))
+
+
+ODD_QUERIES = ["is it?", "x", "😀", "伞是什么颜色的？", "?" * 60]
+#: B_vis = 1, M = B_vis, r above what the tokens have, B_vis above N.
+ODD_SELECTORS = [
+    KeepCovspec(1),
+    KeepCovspec(12, num_candidates=12),
+    KeepCovspec(12, rank=4000),
+    KeepCovspec(1000),
+    KeepTopK(1),
+]
+
+
+def test_odd_questions_about_plain_pictures_change_nothing(pair: tuple[Model, Model]) -> None:
+    target, draft = pair
+
+    async def run() -> None:
+        async with running_edge(target) as edge:
+            for i, query in enumerate(ODD_QUERIES):
+                image = Image.new("RGB", (160, 160), ("white", "black", "#336699")[i % 3])
+                png = io.BytesIO()
+                image.save(png, "PNG")
+                request = Request(
+                    build_prompt(draft, query, True),
+                    Sampling(max_new_tokens=10),
+                    image=image,
+                    image_bytes=png.getvalue(),
+                    query=query,
+                )
+                alone = await decode_at_edge(edge.address, draft, request)
+                for selector in (ODD_SELECTORS[i], ODD_SELECTORS[(i + 2) % 5]):
+                    done = await speculate(edge.address, draft, request, selector=selector)
+                    assert (done.token_ids, done.text) == (alone.token_ids, alone.text), query
+
+    asyncio.run(run())
+
+
+def test_a_query_of_10000_words_is_refused_with_the_limit(pair: tuple[Model, Model]) -> None:
+    _, draft = pair
+    with pytest.raises(TooLong, match=r"\d+"):
+        build_prompt(draft, "word " * 10_000, True, draft.max_model_len)
 
 
 async def _compare(

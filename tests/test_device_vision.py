@@ -113,6 +113,26 @@ async def test_text_is_the_targets_whatever_the_draft_sees(
     assert list(selected.kept) == sorted(set(selected.kept))
 
 
+@pytest.mark.parametrize("wide", ["draft", "target"])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 3}], ids=str)
+async def test_heads_of_different_width_work_together(
+    wide: str, sampling: dict[str, Any], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    layers = {"target": 3, "draft": 1}[wide]
+    save_internvl(tmp_path, internvl_config(layers=layers, padded_vocab=26), max_tiles=4)
+    models = {
+        name: load_model(str(path), quantization="none", num_threads=1)
+        for name, path in {**folders, wide: tmp_path}.items()
+    }
+    target, draft = models["target"], models["draft"]
+    question = asked(draft, picture(1), **sampling)
+    async with running_edge(target) as edge:
+        alone = await decode_at_edge(edge.address, draft, question)
+        done = await speculate(edge.address, draft, question)
+    assert len(done.token_ids) == 40 and max(done.token_ids) < draft.tokenizer.size
+    assert sampling or done.token_ids == alone.token_ids
+
+
 async def test_topk_keeps_what_the_target_moved_most(target: Model, draft: Model) -> None:
     question = asked(draft, picture(2))
     kept: list[Sequence[int]] = []

@@ -266,6 +266,22 @@ def test_goodput_does_not_waver_between_lengths_of_equal_worth() -> None:
     assert changes < 60
 
 
+@pytest.mark.parametrize("seconds", [0.0, -0.5, 1e-12, 1e6])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("name", LengthName)
+def test_no_time_and_no_acceptance_give_anything_but_a_length(
+    name: LengthName, alpha: float, seconds: float
+) -> None:
+    """A clock that stood still, went backwards or jumped; drafts that are always, or never, accepted."""
+    policy = Tactics(length_policy=name).make_length(Request(Prompt((1,)), Sampling()), 100)
+    policy.reset(OPENED)
+    for _ in range(100):
+        k = policy.length()
+        assert isinstance(k, int) and 0 <= k <= 24
+        policy.update(RoundOutcome(k, round(alpha * k), seconds, seconds, seconds))
+    assert 0 <= policy.length() <= 24
+
+
 # Flags
 
 
