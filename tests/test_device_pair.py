@@ -30,6 +30,7 @@ from covspec.device.request import Request
 from covspec.device.selection import (
     KeepCovspec,
     KeepTopK,
+    Selector,
     SelectorName,
     make_selector,
 )
@@ -106,7 +107,7 @@ def test_coupled_text_depends_on_the_seed_alone() -> None:
 
 ODD_QUERIES = ["is it?", "x", "😀", "伞是什么颜色的？", "?" * 60]
 #: B_vis = 1, M = B_vis, r above what the tokens have, B_vis above N.
-ODD_SELECTORS = [
+ODD_SELECTORS: list[Selector] = [
     KeepCovspec(1),
     KeepCovspec(12, num_candidates=12),
     KeepCovspec(12, rank=4000),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from covspec.common.clock import ManualClock
 from covspec.common.errors import CovspecError, EdgeFailure, Incompatible, InvalidRequest
+from covspec.common.loader import load_text_side
 from covspec.common.messages import (
     Cancel,
     Candidate,
@@ -145,6 +146,26 @@ def test_only_the_edge_knows_of_its_context() -> None:
     assert a.finish is Finish.CONTEXT
     with pytest.raises(EdgeFailure):
         answer().commit([1], Finish.STOP)
+
+
+@pytest.mark.parametrize("cap", range(1, 41, 3))
+def test_text_never_shows_half_a_character_wherever_commits_and_the_cap_fall(cap: int) -> None:
+    """Of a real tokenizer of bytes: most of these characters take several tokens."""
+    tokenizer = load_text_side("scenes-draft").tokenizer
+    text = "ab 🙂👩‍👩‍👧 你好 שלום é."
+    ids = tokenizer.encode_user(text)
+    assert len(ids) > 40
+    rng = np.random.default_rng(cap)
+    a = Answer(tokenizer, Sampling(max_new_tokens=cap), frozenset())
+    shown = ""
+    while a.finish is None:
+        begin = len(a.ids)
+        ahead = ids[begin : begin + 8]
+        # What is provisional, too, is whole or not there.
+        assert "\ufffd" not in "".join(map(a.preview().push, [[i] for i in ahead]))
+        shown += a.commit(ids[begin : begin + int(rng.integers(1, 6))]).text
+        assert "\ufffd" not in shown or a.finish is not None
+    assert shown == a.text == tokenizer.decode(ids[:cap])
 
 
 LIMITS = Limits(64, 512, 1 << 20, 60.0)
