@@ -32,6 +32,7 @@ BENCHES = {
         "The device's parts: selection, draft step, selectors, gate and branches.",
     ),
     "int8": ("int8", "INT8 against float32: agreement, answers, and invariance to batch mates."),
+    "loadtest": ("load_bench", "The load tester and an edge, held to what they promise."),
     "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
     "scheduler": ("scheduler", "The planner: exact against brute force, all solvers, solve times."),
     "selection": ("selection", "How long it takes to choose visual tokens on one thread."),

@@ -67,6 +67,10 @@ class Plan:
         """Whether requests come whatever the edge does."""
         return bool(self.arrivals) or math.isfinite(self.request_rate)
 
+    def is_spoiled(self, number: int) -> bool:
+        """Whether this request is one that the edge must refuse."""
+        return bool(np.random.default_rng([self.seed, number, 11]).random() < self.spoiled)
+
     def due_s(self) -> Iterator[float]:
         """Moments of the open loop."""
         if self.arrivals:
@@ -236,8 +240,7 @@ class Load:
             await self._until(due_s)
 
     async def _ask(self, device: Asker, number: int, due_s: float) -> Asked:
-        chance = np.random.default_rng([self._plan.seed, number, 11]).random()
-        spoil = bool(chance < self._plan.spoiled)
+        spoil = self._plan.is_spoiled(number)
         return await device.ask(
             number, due_s, spoil=spoil, begun=self.log.begin, ended=self.log.end
         )

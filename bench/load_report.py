@@ -42,6 +42,7 @@ def load_results(
     slo = [a for a in good if _meets(a, objectives or {})]
     failures = {s: n for s, n in sorted(log.statuses.items()) if s not in (OK, INTERRUPTED)}
     num_failed = sum(failures.values())
+    times = verify_times(good)
     tokens_per_s = [0.0] * num_devices
     for asked in kept:
         tokens_per_s[asked.device] += _rate([asked], window)
@@ -84,7 +85,11 @@ def load_results(
         },
         "accept": _accepts(good),
         "batch_size": _batches(good),
-        "verify_fit": verify_fit(good),
+        "verify_s": {
+            str(size): {"batches": count, "mean_s": mean_s}
+            for size, (count, mean_s) in times.items()
+        },
+        "verify_fit": verify_fit(times),
         "bytes": _bytes(good),
         "fairness": jain(tokens_per_s),
         "device_goodput_tokens_per_s": spread(tokens_per_s),
@@ -113,32 +118,35 @@ def jain(values: ArrayLike) -> float:
     return float(x.sum() ** 2 / squares) if squares else 1.0
 
 
-def verify_fit(asked: Sequence[Asked]) -> dict[str, float]:
-    """T_ver(K) = T_fix + K·T_lin, M(7), over the batches that the rounds were in; empty with one batch size only.
+#: Verify times by batch size: how many batches, and their mean, s.
+VerifyTimes = dict[int, tuple[float, float]]
 
-    A batch of K shows in K rounds, so that each counts with 1 / K.
+
+def verify_times(asked: Sequence[Asked]) -> VerifyTimes:
+    """From the rounds that the batches were made of: one of K shows in K rounds, and each counts 1 / K."""
+    seen: dict[int, list[float]] = {}
+    for a in asked:
+        for r in a.rounds:
+            seen.setdefault(r.batch_size, []).append(r.verify_s)
+    return {size: (len(s) / size, float(np.mean(s))) for size, s in sorted(seen.items())}
+
+
+def verify_fit(times: VerifyTimes) -> dict[str, float]:
+    """T_ver(K) = T_fix + K·T_lin, M(7), by least squares over batches; empty with one batch size only.
+
+    r2 is that of the means: how straight the line is, not how much one batch differs from the next.
     """
-    rounds = [r for a in asked for r in a.rounds if r.verify_s > 0]
-    if len({r.batch_size for r in rounds}) < 2:
+    if len(times) < 2:
         return {}
-    x = np.array([r.batch_size for r in rounds], float)
-    y = np.array([r.verify_s for r in rounds])
-    tokens = np.array([r.num_drafted + 1 for r in rounds], float)
-    weight = 1 / np.sqrt(x)
-    slope, fixed = np.polyfit(x, y, 1, w=weight)
-    # R2 of the means of each batch size: how straight the line is, not how noisy a batch.
-    sizes = np.unique(x)
-    means = np.array([y[x == size].mean() for size in sizes])
-    counts = np.array([(x == size).sum() / size for size in sizes])
-    centre = np.average(means, weights=counts)
+    sizes = np.array(list(times), float)
+    counts, means = np.array(list(times.values()), float).T
+    slope, fixed = np.polyfit(sizes, means, 1, w=np.sqrt(counts))
     residual = np.average((means - fixed - slope * sizes) ** 2, weights=counts)
-    total = np.average((means - centre) ** 2, weights=counts)
+    total = np.average((means - np.average(means, weights=counts)) ** 2, weights=counts)
     return {
         "fixed_s": float(fixed),
         "per_session_s": float(slope),
         "r2": 1 - float(residual / total) if total else 1.0,
-        "tokens_per_session": float(tokens.mean()),
-        "batches": float(counts.sum()),
     }
 
 

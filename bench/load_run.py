@@ -9,10 +9,11 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from ..common.errors import Incompatible, InvalidRequest
@@ -55,9 +56,8 @@ class Usage:
     pid: int
     cpu_s: float = 0.0
     wall_s: float = 0.0
-    first_bytes: int = 0
-    last_bytes: int = 0
-    max_bytes: int = 0
+    #: Second and bytes in RAM.
+    memory: list[tuple[float, int]] = field(default_factory=list)
     _cpu_before_s: float = 0.0
     _began_s: float = 0.0
 
@@ -65,18 +65,28 @@ class Usage:
         """Reads what the process has used; a process that is gone keeps its last values."""
         with suppress(OSError):
             size, cpu_s, now = resident_bytes(self.pid), cpu_seconds(self.pid), time.monotonic()
-            if not self._began_s:
-                self._began_s, self._cpu_before_s, self.first_bytes = now, cpu_s, size
+            if not self.memory:
+                self._began_s, self._cpu_before_s = now, cpu_s
             self.cpu_s, self.wall_s = cpu_s - self._cpu_before_s, now - self._began_s
-            self.last_bytes, self.max_bytes = size, max(self.max_bytes, size)
+            self.memory.append((self.wall_s, size))
 
     def as_json(self) -> dict[str, Any]:
-        """Cores on average, and megabytes."""
-        sizes = {"first": self.first_bytes, "last": self.last_bytes, "max": self.max_bytes}
+        """Cores on average, and megabytes; `growth` is from a third of the time to its end, by the line through it."""
+        times, sizes_mb = np.array(self.memory or [(0.0, 0)], float).T * [[1.0], [1e-6]]
+        late = times >= times[-1] / 3
+        growth = 0.0
+        if late.sum() > 2:
+            growth = float(np.polyfit(times[late], sizes_mb[late], 1)[0] * np.ptp(times[late]))
+        sizes = {
+            "first": float(sizes_mb[0]),
+            "last": float(sizes_mb[-1]),
+            "max": float(sizes_mb.max()),
+            "growth": growth,
+        }
         return {
             "cpu_s": self.cpu_s,
             "cores": self.cpu_s / self.wall_s if self.wall_s else 0.0,
-            "memory_mb": {name: size / 1e6 for name, size in sizes.items()},
+            "memory_mb": sizes,
         }
 
 

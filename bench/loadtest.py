@@ -11,6 +11,7 @@ Exit codes: 0 every request was answered rightly · 1 some were not · 130 inter
 
 from __future__ import annotations
 
+import dataclasses
 import json as json_
 import math
 import shlex
@@ -24,11 +25,12 @@ from typing import Annotated, Any
 import typer
 
 from ..common.errors import InvalidRequest
-from ..device.profile import read_mix
+from ..device.profile import Profile, read_mix
 from .arrivals import read_arrivals
 from .load import Plan
 from .load_report import OBJECTIVES
 from .load_run import Crowd, run_load
+from .load_sweep import VARIANTS, parse_sweep, parse_variants, run_sweep, sweep_table
 from .load_table import compare_table, latency_table, summary_table
 from .processes import Edge, running_edge
 from .report import console_for, machine
@@ -94,9 +96,15 @@ def command(
     ] = 0.0,
     timeout_s: Annotated[float, typer.Option(help="Longest wait for one message.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    uplink_bandwidth_hz: Annotated[
+        float, typer.Option(help="Of all devices together; plans divide it, else equal shares.")
+    ] = 0.0,
     sweep: Annotated[
-        str, typer.Option(help="clients=1,2,4,…: a load of each size, and where it bends.")
+        str, typer.Option(help="clients=1,2,4: loads of these sizes, and where they bend.")
     ] = "",
+    variants: Annotated[str, typer.Option(help="Of the edges that a sweep starts.")] = ",".join(
+        VARIANTS
+    ),
     result_dir: Annotated[
         Path | None, typer.Option(help="Write the report here, JSON and HTML.")
     ] = None,
@@ -139,12 +147,25 @@ def command(
     }
 
     def crowd(count: int) -> Crowd:
-        return Crowd(
-            tuple(mix.draw(count, seed)), trace, connections, timeout_s, real_drafts, draft_model
+        profiles = mix.draw(count, seed)
+        if uplink_bandwidth_hz:
+            profiles = [_in_cell(profile, uplink_bandwidth_hz, count) for profile in profiles]
+        return Crowd(tuple(profiles), trace, connections, timeout_s, real_drafts, draft_model)
+
+    args = shlex.split(edge_args)
+    if uplink_bandwidth_hz:
+        args += ["--uplink-bandwidth-hz", str(uplink_bandwidth_hz)]
+    if sweep:
+        if edge:
+            raise InvalidRequest("--sweep starts edges of its own: leave out --edge")
+        sizes, names = parse_sweep(sweep), parse_variants(variants)
+        _sweep(
+            run_sweep(sizes, names, model, args, crowd, plan, console), settings, result_dir, json
         )
+        return
 
     begun_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    with edge_for(edge, model, num_clients, edge_args) as serving:
+    with edge_for(edge, model, num_clients, args) as serving:
         results, info = run_load(
             serving.address,
             crowd(num_clients),
@@ -189,13 +210,13 @@ def compare(
 
 
 @contextmanager
-def edge_for(address: str, model: str, num_clients: int, args: str) -> Iterator[Edge]:
+def edge_for(address: str, model: str, num_clients: int, args: list[str]) -> Iterator[Edge]:
     """The edge at this address, or one of its own with room for all devices."""
     if address:
         yield Edge(address, 0.0, 0)
         return
     room = ("--max-num-seqs", str(max(num_clients, 1)))
-    with running_edge("--model", model, *room, *shlex.split(args)) as edge:
+    with running_edge("--model", model, *room, *args) as edge:
         yield edge
 
 
@@ -221,6 +242,30 @@ def read_report(path: Path) -> dict[str, Any]:
     if not isinstance(report, dict) or report.get("kind") != "loadtest":
         raise InvalidRequest(f"{path} is not the report of a load test")
     return report
+
+
+def _sweep(
+    results: dict[str, Any], settings: dict[str, Any], folder: Path | None, as_json: bool
+) -> None:
+    console = console_for(as_json)
+    console.print(sweep_table(results))
+    report = {"kind": "sweep", "machine": machine(), "settings": settings, "results": results}
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"sweep-{time.strftime('%Y-%m-%dT%H%M%S')}.json"
+        path.write_text(json_.dumps(report, indent=2) + "\n", encoding="utf-8")
+        console.print(f"written to {path}")
+    if as_json:
+        print(json_.dumps(report), flush=True)
+    if any(variant["interrupted"] for variant in results["variants"].values()):
+        sys.exit(INTERRUPTED_EXIT)
+    sys.exit(int(any(variant["failed"] for variant in results["variants"].values())))
+
+
+def _in_cell(profile: Profile, bandwidth_hz: float, num_devices: int) -> Profile:
+    """The profile with its share of a cell's uplink."""
+    link = dataclasses.replace(profile.link, bandwidth_hz=bandwidth_hz, up_share=1 / num_devices)
+    return dataclasses.replace(profile, link=link)
 
 
 def _objectives(specs: list[str]) -> dict[str, float]:
