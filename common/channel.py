@@ -41,6 +41,11 @@ def spectral_efficiency(snr: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(np.log1p(np.asarray(snr, np.float64)) / math.log(2))
 
 
+def snr_to_db(snr: float) -> float:
+    """Decibels of a power ratio; minus infinity for none."""
+    return 10 * math.log10(snr) if snr > 0 else -math.inf
+
+
 def shannon_rate_bps(bandwidth_hz: float, snr_db: float) -> float:
     """R = B log2(1 + 10^(SNR/10)), C(9)."""
     return bandwidth_hz * float(spectral_efficiency(snr_from_db(snr_db)))

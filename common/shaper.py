@@ -76,6 +76,10 @@ class Shaper:
             self._send_packet(size)
         return self._last_arrival_s
 
+    def retune(self, channel: Channel) -> None:
+        """What is sent from now on goes over another channel, such as another share of the same one."""
+        self._channel = channel
+
     def stall(self, now_s: float, seconds: float) -> None:
         """An outage: for `seconds` nothing is sent, and what is on its way arrives that much later."""
         self._now_s = max(self._now_s, now_s)

@@ -22,6 +22,7 @@ from ..common.model import Model
 from ..common.prompt import TextSide, build_prompt, is_blank
 from ..common.sampling import Sampling
 from ..common.wire import SUPPORTED_VERSIONS
+from .air import NoAir
 from .alone import device_only, edge_only
 from .drafter import Drafter
 from .edge_link import EdgeLink, check_target
@@ -257,7 +258,7 @@ async def _speculate(question: Question, request: Request, model: Model, meters:
             session = Session(
                 request,
                 Drafter(model),
-                link,
+                link.over(NoAir(tactics.uplink_snr_db)),
                 selector=question.make_selector(),
                 view=question.view,
                 length=tactics.make_length(request, model.vocab_size),

@@ -35,7 +35,16 @@ from ..common.errors import (
     Unauthenticated,
     UnknownSession,
 )
-from ..common.messages import Cancel, DeviceMessage, EdgeMessage, ErrorInfo, ModelInfo, Verdict
+from ..common.messages import (
+    Cancel,
+    DeviceMessage,
+    EdgeMessage,
+    ErrorInfo,
+    ModelInfo,
+    Plan,
+    PlanQuery,
+    Verdict,
+)
 from ..common.tls import speaks_tls
 from ..common.wait_limit import WaitLimit
 from ..common.wire import (
@@ -43,6 +52,8 @@ from ..common.wire import (
     from_response,
     model_info_from_proto,
     model_info_request,
+    plan_from_proto,
+    plan_query_to_proto,
     to_request,
 )
 from ..protos.verify_pb2_grpc import VerifierStub
@@ -56,6 +67,8 @@ logger = logging.getLogger(__name__)
 
 #: How long a stream may take to say goodbye.
 _CLOSE_S = 0.5
+#: How long a draft may wait for the plan that was asked for.
+_PLAN_S = 0.5
 #: Responses that may wait to be taken; more are left to flow control.
 _INBOX_LEN = 64
 
@@ -123,12 +136,13 @@ class EdgeLink:
         self._access = access
         self._channel = access.channel(self.target, [*_CHANNEL_OPTIONS, *_proxy_options(target)])
         self._stub = VerifierStub(self._channel)
-        self._air: Air = NoAir()
+        #: What its messages wait for.
+        self.air: Air = NoAir()
 
     def over(self, air: Air) -> EdgeLink:
         """The same channel for a device whose messages wait for the air."""
         link = copy.copy(self)
-        link._air = air
+        link.air = air
         return link
 
     async def __aenter__(self) -> EdgeLink:
@@ -150,6 +164,19 @@ class EdgeLink:
             ) from error
         return model_info_from_proto(response)
 
+    async def plan(self, query: PlanQuery) -> Plan | None:
+        """The plan of a session that was idle; None where the edge has none, or does not say so soon."""
+        try:
+            response = await self._stub.GetPlan(
+                plan_query_to_proto(query),
+                timeout=min(_PLAN_S, self.timeout_s),
+                metadata=self._access.metadata,
+            )
+            return plan_from_proto(response)
+        except (grpc.aio.AioRpcError, InvalidRequest) as error:
+            logger.debug("no plan: %s", error)
+            return None
+
     @contextlib.asynccontextmanager
     async def decode(self) -> AsyncIterator[DecodeStream]:
         """One session's stream. Leaving it early, for whatever reason, ends the session at the edge."""
@@ -157,7 +184,7 @@ class EdgeLink:
             self._stub.Decode(metadata=self._access.metadata),
             self.target,
             self.timeout_s,
-            self._air,
+            self.air,
         )
         reason = "failed"
         try:

@@ -36,6 +36,8 @@ from ..common.messages import (
     Mode,
     Open,
     Opened,
+    Plan,
+    PlanQuery,
     Resume,
     Verdict,
 )
@@ -124,7 +126,11 @@ class Lifeline:
         """The verdict of the last draft."""
         while True:
             try:
-                return await receive_verdict(self._stream, self._draft.round)
+                verdict = await receive_verdict(self._stream, self._draft.round)
+                if self._num_resumes and verdict.plan is None:
+                    # What the edge said of plans when it took the session back still holds.
+                    return replace(verdict, plan=self._opened.plan)
+                return verdict
             except EdgeSilent:
                 raise  # the user has said how long to wait
             except (EdgeUnavailable, IdleTimeout) as lost:
@@ -135,6 +141,15 @@ class Lifeline:
         self._request = request
         await self._stream.send(request)
         return await self.verdict()
+
+    async def plan(self, snr_db: float | None) -> Plan | None:
+        """The session's plan, asked for outside of its rounds; None where the edge does not say."""
+        return await self._link.plan(PlanQuery(self._opened.session_id, snr_db))
+
+    @property
+    def snr_db(self) -> float | None:
+        """How the uplink is received now, as far as anybody knows."""
+        return self._link.air.snr_db()
 
     async def _connect(self) -> None:
         self._stream = await self._streams.enter_async_context(self._link.decode())
@@ -184,7 +199,8 @@ class Lifeline:
         if self._open.mode is Mode.EDGE_ONLY:
             return
         # Its correction, if it had one, is the last of the tokens agreed on.
-        await stream.send(replace(draft, correction=None))
+        snr_db = self.snr_db if Feature.PLAN in self._open.features else None
+        await stream.send(replace(draft, correction=None, snr_db=snr_db))
         if self._request is not None:
             await receive_verdict(stream, draft.round)
             await stream.send(self._request)

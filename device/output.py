@@ -174,6 +174,11 @@ def card(done: events.Done) -> Table:
     if s.num_resumes:
         lost_s = _seconds(s.phases_s["reconnect"])
         table.add_row("link", f"broke {s.num_resumes} times · back after {lost_s} in all")
+    if s.plans.num_plans:
+        hertz = f" · {s.plans.bandwidth_hz:,.0f} Hz" if s.plans.bandwidth_hz else ""
+        table.add_row(
+            "plan", f"{s.plans.draft_length} tokens{hertz} · {s.plans.num_plans} plans came"
+        )
     for name, kinds in (("up", s.traffic.up), ("down", s.traffic.down)):
         if kinds:
             parts = ", ".join(f"{kind} {_bytes(n)}" for kind, n in kinds.most_common())

@@ -58,6 +58,7 @@ class Preparation:
             activity_layers=self._target_layers,
             gate=self._gate,
             follows_plan=self._follows_plan,
+            snr_db=line.snr_db if self._follows_plan else None,
         )
         opened, _ = await asyncio.gather(self._greet(line, message), self._look())
         if self._target_layers:

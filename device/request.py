@@ -37,8 +37,9 @@ class Request:
         gate: Gate = Gate.OFF,
         *,
         follows_plan: bool = False,
+        snr_db: float | None = None,
     ) -> Open:
-        """The first message of its session."""
+        """The first message of its session. snr_db: of the uplink, for plans."""
         wanted = set(FEATURES)
         if activity_layers:
             wanted.add(Feature.ACTIVITY)
@@ -53,7 +54,7 @@ class Request:
             mode=mode,
             correction=self.correction,
             gate=gate,
-            profile=DeviceProfile(max_draft_length=MAX_DRAFT_LENGTH),
+            profile=DeviceProfile(max_draft_length=MAX_DRAFT_LENGTH, snr_db=snr_db),
             activity_layers=activity_layers,
             features=frozenset(wanted),
         )

@@ -14,7 +14,7 @@ import threading
 from concurrent.futures import Executor
 
 from ..common.clock import Clock
-from ..common.messages import Draft, Feature, Mode, Opened, Plan, Verdict
+from ..common.messages import Draft, Feature, Mode, Opened, Verdict
 from ..common.messages import Gate as GateKind
 from ..common.wire import MAX_DECODE_AHEAD, MAX_DRAFT_LENGTH
 from . import events
@@ -29,6 +29,7 @@ from .events import Emit
 from .gate import Gate, NoGate
 from .length import LengthPolicy, RoundOutcome, clamp_length
 from .lifeline import RECONNECT_S, Lifeline
+from .planned import Planned
 from .preparation import Preparation
 from .request import Request
 from .selection import Selector
@@ -76,6 +77,7 @@ class Session:
         self._line = Lifeline(
             link, clock=clock, emit=emit, statistics=self._statistics, reconnect_s=reconnect_s
         )
+        self._planned = Planned(link.air, self._statistics, follows=length.follows_plan)
         self._worker = Worker(executor, clock, self._statistics)
         self._preparation = Preparation(
             request,
@@ -89,7 +91,6 @@ class Session:
             num_spare_rows=MAX_ROWS if self._branching.fan_out else 0,
         )
         self._round = 0
-        self._plan: Plan | None = None
         #: Verdicts that will come without another draft; and drafts in a row that were empty.
         self._num_owed = self._num_empty = 0
         #: The correction that the device drew itself and has yet to send.
@@ -120,6 +121,9 @@ class Session:
             unsent = Draft(self._round, begin, num_decode=self._num_owed)
             self._line.expect(unsent, self._answer.ids)
         else:
+            if self._planned.is_stale(self._clock.now()):
+                plan = await self._line.plan(self._planned.report_db())
+                self._planned.take(plan, self._clock.now())
             block, draft_s = await self._draft(begin)
             sent = self._clock.now()
             await self._line.ask(self._message(begin, block, draft_s), self._answer.ids[:begin])
@@ -139,7 +143,8 @@ class Session:
         started = self._clock.now()
         self._opened = opened = await self._preparation.open(self._line)
         self._statistics.spend(open=self._clock.now() - started)
-        self._round, self._plan = opened.round, opened.plan
+        self._round = opened.round
+        self._planned.start(opened, self._clock.now())
         self._answer = Answer(
             self._drafter.model.tokenizer, self._request.sampling, opened.stop_ids
         )
@@ -163,7 +168,7 @@ class Session:
             draft_room=self._drafter.room - (begin - self._drafter.committed_len),
             target_room=limits.max_model_len - prompt_len - begin,
             max_draft_length=limits.max_draft_length,
-            planned=MAX_DRAFT_LENGTH if self._plan is None else self._plan.draft_length,
+            planned=self._planned.longest,
         )
         k = min(self._length.length(), longest)
         if k == 0:
@@ -252,6 +257,7 @@ class Session:
             draft_s=draft_s,
             final=self._answer.finish is not None,
             num_decode=self._num_owed,
+            snr_db=self._planned.report_db(),
         )
 
     async def _branch(self, begin: int, block: Block) -> Verdict:
@@ -278,7 +284,7 @@ class Session:
     def _observe(self, verdict: Verdict, block: Block, draft_s: float, wait_s: float) -> None:
         """Books a verdict and lets the length policy learn from it."""
         num_final = self._num_final(block)
-        self._plan = verdict.plan or self._plan
+        self._planned.take(verdict.plan, self._clock.now())
         self._statistics.count_round(
             len(block.tokens) - num_final, verdict.num_accepted - num_final
         )
@@ -290,7 +296,7 @@ class Session:
                 draft_s,
                 wait_s,
                 verdict.verify_s,
-                verdict.plan,
+                self._planned.plan,
                 block.num_gated,
                 verdict.queue_s,
             )

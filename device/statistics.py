@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..common.messages import Plan
 from .traffic import Traffic
 
 
@@ -43,6 +44,21 @@ class BranchCounts:
 
 
 @dataclass(slots=True)
+class PlanCounts:
+    """What the edge's scheduler said."""
+
+    #: Plans that came, and the last of them; bandwidth 0 is not managed.
+    num_plans: int = 0
+    draft_length: int | None = None
+    bandwidth_hz: float | None = None
+
+    def add(self, plan: Plan) -> None:
+        """Counts a plan."""
+        self.num_plans += 1
+        self.draft_length, self.bandwidth_hz = plan.draft_length, plan.bandwidth_hz
+
+
+@dataclass(slots=True)
 class Statistics:
     """Counts and seconds of one session.
 
@@ -63,6 +79,7 @@ class Statistics:
     #: Streams that took a broken one's place.
     num_resumes: int = 0
     branches: BranchCounts = field(default_factory=BranchCounts)
+    plans: PlanCounts = field(default_factory=PlanCounts)
     phases_s: dict[str, float] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     #: From the start to the first committed token.
@@ -117,6 +134,7 @@ class Statistics:
             "total_s": self.total_s,
             "phases_s": self.phases_s,
             "branches": self.branches.as_json(),
+            "plans": asdict(self.plans),
             "bytes": self.traffic.as_json(),
         }
 

@@ -58,6 +58,11 @@ class Tactics:
         """How branches fan out, C(23)."""
         return Branching(self.branches, self.branch_decay)
 
+    @property
+    def uplink_snr_db(self) -> float | None:
+        """What the user said of the uplink; None where nothing was."""
+        return self.snr_db if self.bandwidth_hz else None
+
     def make_length(self, request: Request, vocab_size: int) -> LengthPolicy:
         """The policy of draft lengths, C(18)-C(22)."""
         match self.length_policy:

@@ -6,7 +6,13 @@ import grpc
 import grpc.aio
 
 from ..common.access import LOCAL, Access
-from ..common.errors import CovspecError, EdgeUnavailable, Incompatible, InvalidRequest
+from ..common.errors import (
+    CovspecError,
+    EdgeUnavailable,
+    Incompatible,
+    InvalidRequest,
+    Unauthenticated,
+)
 from ..protos.schedule_pb2_grpc import SchedulerStub
 from .plan import Plan
 from .scenario import Scenario
@@ -26,6 +32,7 @@ _ERRORS: dict[grpc.StatusCode, type[CovspecError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.FAILED_PRECONDITION: Incompatible,
     grpc.StatusCode.UNIMPLEMENTED: Incompatible,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
 }
 
 
