@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import InternVLForConditionalGeneration
+from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFast
 
+from covspec.bench.scenes_batch import prefix_text, turn_tokens
 from covspec.common.loader import load_model, self_test
 from covspec.common.model import Model, Step
 from covspec.common.prompt import build_prompt
 from covspec.common.scene import draw_scene, scene_from_seed
+from covspec.common.scene_question import questions
 from covspec.common.zoo import ALIASES, resolve
 
 pytestmark = pytest.mark.skipif(
@@ -112,3 +114,16 @@ def test_int8_agrees_with_the_full_target() -> None:
         same += int((got.argmax(-1) == np.array(ids)).sum())
         total += len(ids)
     assert same >= 0.97 * total
+
+
+@pytest.mark.parametrize("name", ["scenes-target", "scenes-draft"])
+def test_a_prompt_has_the_ids_of_training(name: str) -> None:
+    model = load_model(name, quantization="none", num_threads=1)
+    training = PreTrainedTokenizerFast.from_pretrained(resolve(name), local_files_only=True)
+    prefix = training.encode(prefix_text(), add_special_tokens=False)
+    for seed in range(30):
+        for asked in questions(scene_from_seed(seed), seed, 3):
+            prompt, at = build_prompt(model, asked.text, has_image=True), len(prefix) - 101
+            assert prompt.image_position == at
+            expanded = [*prompt.ids[:at], *[prompt.ids[at]] * 100, *prompt.ids[at + 1 :]]
+            assert expanded == prefix + turn_tokens(training, asked)[0]
