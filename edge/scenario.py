@@ -123,7 +123,7 @@ def scenario_from_json(text: str) -> Scenario:
     """Reads a scenario; what is missing, unknown or out of range is an InvalidRequest that names the field."""
     try:
         fields = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the scenario is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise InvalidRequest("the scenario must be a JSON object")
@@ -184,7 +184,8 @@ def _number(name: str, value: Any, *, least: float = 0.0, most: float = LARGEST)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"{name} must be a number, not {value!r}")
     if not least <= value <= most:
-        raise InvalidRequest(f"{name} must be from {least:g} to {most:g}, not {value:g}")
+        shown = f"{value:g}" if isinstance(value, float) else value  # an integer may be no float
+        raise InvalidRequest(f"{name} must be from {least:g} to {most:g}, not {shown}")
 
 
 def _integer(name: str, value: Any, least: int, most: int) -> None:

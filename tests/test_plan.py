@@ -62,6 +62,9 @@ def test_json_there_and_back() -> None:
         (changed(bandwidth_hz=math.inf), "bandwidth_hz"),
         (changed(bandwidth_hz=1e-300), "bandwidth_hz"),
         (changed(bandwidth_hz=True), "bandwidth_hz"),
+        (changed(bandwidth_hz=10**400), "bandwidth_hz"),
+        (changed(bandwidth_hz="X").replace('"X"', "1" * 5000), "JSON"),
+        ("[" * 100_000, "JSON"),
         (changed(bits_per_token=0), "bits_per_token"),
         (changed(verify_fixed_s=-0.1), "verify_fixed_s"),
         (changed(verify_per_draft_s=None), "verify_per_draft_s"),
@@ -198,8 +201,9 @@ def test_the_command_overrides() -> None:
 
 
 def test_the_command_shows_a_table() -> None:
-    output = run(text=with_device(accept_rate=None)).output
+    output = run(text=with_device(id="[red]b", accept_rate=None)).output
     assert "draft length" in output and "0.800 (assumed)" in output and "goodput" in output
+    assert "[red]b" in output and "no plan has a greater goodput" in output
 
 
 @pytest.mark.parametrize("text", [changed(bandwidth_hz=0), "nonsense"])
