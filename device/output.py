@@ -41,10 +41,19 @@ _MARKS = {
 }
 
 
+class _Console(Console):
+    """Leaves it to the command what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while a BrokenPipeError is being handled."""
+        self.quiet = True
+        raise  # noqa: PLE0704
+
+
 def console(color: str, *, stderr: bool) -> Console:
     """A console that writes text as it is. color: auto, always or never; auto heeds NO_COLOR and pipes."""
     force = {"always": True, "never": False}.get(color)
-    return Console(
+    return _Console(
         stderr=stderr,
         force_terminal=force,
         no_color=True if color == "never" else None,
@@ -177,7 +186,7 @@ def card(done: events.Done) -> Table:
     if s.plans.num_plans:
         hertz = f" · {s.plans.bandwidth_hz:,.0f} Hz" if s.plans.bandwidth_hz else ""
         table.add_row(
-            "plan", f"{s.plans.draft_length} tokens{hertz} · {s.plans.num_plans} plans came"
+            "plan", f"{s.plans.draft_length} tokens{hertz}, the last of {s.plans.num_plans}"
         )
     for name, kinds in (("up", s.traffic.up), ("down", s.traffic.down)):
         if kinds:
