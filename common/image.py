@@ -65,7 +65,7 @@ def load_image(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> Image.Image
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_many_pixels("more", limits) from error
+        raise _too_many_pixels("", limits) from error
     except UnidentifiedImageError as error:
         raise InvalidImage(f"this is not a picture that can be read; {_READABLE}") from error
     except Exception as error:  # a damaged header may raise anything
@@ -74,7 +74,7 @@ def load_image(data: bytes, limits: ImageLimits = DEFAULT_LIMITS) -> Image.Image
     if width < 1 or height < 1:
         raise InvalidImage(f"the picture is {width} x {height} pixels; {_READABLE}")
     if width * height > limits.max_pixels:
-        raise _too_many_pixels(f"{width} x {height}", limits)
+        raise _too_many_pixels(f" ({width} x {height})", limits)
     if max(width, height) > MAX_SIDE:
         raise InvalidImage(
             f"the picture is {width} x {height}; a side may have {MAX_SIDE} pixels: scale it down"
@@ -102,7 +102,7 @@ def _check_bytes(size: int, limits: ImageLimits) -> None:
 
 def _too_many_pixels(size: str, limits: ImageLimits) -> InvalidImage:
     return InvalidImage(
-        f"the picture has too many pixels ({size}); "
+        f"the picture has too many pixels{size}; "
         f"the limit is {limits.max_pixels / 1e6:.3g} megapixels: scale it down"
     )
 

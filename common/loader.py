@@ -97,10 +97,11 @@ def load_text_side(spec: str, *, allow_download: bool = False) -> TextSide:
     )
 
 
-def self_test(model: Model) -> None:
+def self_test(model: Model, row_len: int | None = None) -> None:
     """One small forward pass with a picture, where the model has eyes, and text; uses row 0.
 
-    Raises ModelError unless the logits have their shape and are finite.
+    row_len: tokens that a row was given, where that may be too few. Raises InvalidRequest if it is, and ModelError
+    unless the logits have their shape and are finite.
     """
     from PIL import Image
 
@@ -118,6 +119,12 @@ def self_test(model: Model) -> None:
                 )
             start = visual.num_tokens
             steps.append(Step(0, 0, visual=visual))
+        least = start + len(ids)
+        if row_len is not None and row_len < least:
+            raise InvalidRequest(
+                f"{row_len} tokens are not enough for a picture and a word: "
+                f"give --max-model-len {least} or more, better ten times as much"
+            )
         steps.append(Step(0, start, token_ids=ids, num_logits=2))
         results = [model.forward([step])[0] for step in steps]
     except CovspecError:

@@ -162,7 +162,9 @@ def load_table(spec: str) -> TableModel:
             f"{PREFIX}target-512 and {PREFIX}draft-512"
         ) from error
     except _READ_ERRORS as error:
-        raise ModelError(f"{path} is not a table that save_table wrote: {error}") from error
+        # numpy takes what it does not know for a pickle, and says how to run the code in it.
+        why = "it is no .npz file" if "pickle" in str(error) else error
+        raise ModelError(f"{path} is not a table that save_table wrote: {why}") from error
 
 
 def save_table(

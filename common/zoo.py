@@ -12,7 +12,7 @@ from pathlib import Path
 from .errors import ModelError
 
 _SCENES = Path(__file__).parent / "models" / "scenes"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 #: What is read from the hub: no code, no other frameworks' weights.
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "*.model")
 

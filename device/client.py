@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 from enum import Enum
 from functools import partial
@@ -14,7 +12,8 @@ import typer
 
 from .. import __version__
 from ..common.access import Access
-from ..common.errors import CovspecError, InvalidRequest
+from ..common.command import ClosedPipe, run, start_logging
+from ..common.errors import InvalidRequest
 from ..common.messages import Correction, Gate
 from ..common.model import Model
 from ..common.prompt import TextSide
@@ -28,9 +27,6 @@ from .output import JsonOutput, SpeculationOutput, TextOutput, card, console
 from .selection import SelectorName
 from .tactics import Tactics
 from .view import ActivitySource
-
-#: What a shell says of a program that a closed pipe ended: 128 + SIGPIPE.
-_CLOSED_PIPE = 141
 
 _EPILOG = (
     "Exit codes: 0 answered · 2 bad flag or query · 3 bad picture · 4 too long · 5 draft model cannot be loaded · "
@@ -265,32 +261,16 @@ def command(
 
     try:
         done = ask(question, make_output)
-    except BrokenPipeError:
-        # Nobody reads on; without this the interpreter would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(_CLOSED_PIPE) from None
-    if not (json or jsonl):
-        console(color.value, stderr=True).print(card(done))
+        if not (json or jsonl):
+            console(color.value, stderr=True).print(card(done))
+    except BrokenPipeError as error:
+        raise ClosedPipe from error
 
 
 def main() -> None:
-    """The `device-client` command: an error becomes one line and its documented exit code."""
-    logging.basicConfig(level=logging.WARNING, format="note: %(message)s")
-    sys.exit(_run())
-
-
-def _run() -> int:
-    try:
-        return int(app(standalone_mode=False) or 0)
-    except CovspecError as error:
-        return _complain(str(error), error.exit_code)
-    except typer.TyperException as error:
-        return _complain(error.format_message(), InvalidRequest.exit_code)
-
-
-def _complain(message: str, exit_code: int) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    return exit_code
+    """The `device-client` command."""
+    start_logging("warning", "note: %(message)s")
+    sys.exit(run(app))
 
 
 if __name__ == "__main__":

@@ -70,17 +70,20 @@ class ServerConfig:
             ("--max-num-batched-tokens", self.max_num_batched_tokens, 1),
             ("--max-draft-length", self.max_draft_length, 0),
             ("--max-model-len", self.max_model_len, 0),
+            ("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0),
+            ("--num-threads", self.num_threads, 0),
         ):
             if value < least:
                 raise InvalidRequest(f"{flag} must be at least {least}, not {value}")
-        for flag, seconds in (
+        for flag, number in (
             ("--batch-wait-ms", self.batch_wait_s),
             ("--round-deadline-ms", self.round_deadline_s),
             ("--idle-timeout-s", self.idle_timeout_s),
             ("--shutdown-timeout", self.shutdown_timeout_s),
+            ("--quota-tokens-per-s", self.quota_tokens_per_s),
         ):
-            if not 0 <= seconds < float("inf"):
-                raise InvalidRequest(f"{flag} must not be negative or infinite")
+            if not 0 <= number < float("inf"):
+                raise InvalidRequest(f"{flag} must be 0 or positive and finite, not {number}")
 
     @property
     def metrics_host(self) -> str:

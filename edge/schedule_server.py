@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,8 @@ import typer
 from .. import __version__
 from ..common.access import bearer
 from ..common.address import is_loopback
-from ..common.errors import CovspecError, InvalidRequest
+from ..common.command import run, start_logging
+from ..common.errors import InvalidRequest
 from ..common.tls import Tls
 from ..protos import schedule_pb2, schedule_pb2_grpc
 from .listen import Listener, check_exposed, until_told
@@ -177,33 +177,27 @@ def command(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     """Plan draft lengths and bandwidth for the devices of edges that ask (edge-server --scheduler HOST:PORT)."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    start_logging(log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = SchedulerConfig(
+        host=host,
+        port=port,
+        insecure=insecure,
+        tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs)
+        if ssl_certfile or ssl_keyfile or ssl_ca_certs
+        else None,
+        api_keys=tuple(api_key or ()),
+        solver=solver,
+        objective=objective,
+        plan_valid_s=plan_valid_s,
+        port_file=port_file,
+        metrics_port=metrics_port,
     )
-    try:
-        config = SchedulerConfig(
-            host=host,
-            port=port,
-            insecure=insecure,
-            tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs)
-            if ssl_certfile or ssl_keyfile or ssl_ca_certs
-            else None,
-            api_keys=tuple(api_key or ()),
-            solver=solver,
-            objective=objective,
-            plan_valid_s=plan_valid_s,
-            port_file=port_file,
-            metrics_port=metrics_port,
-        )
-        asyncio.run(serve(config))
-    except CovspecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+    asyncio.run(serve(config))
 
 
 def main() -> None:
     """The `edge-scheduler` command."""
-    app()
+    sys.exit(run(app))
 
 
 if __name__ == "__main__":

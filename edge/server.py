@@ -16,7 +16,8 @@ import typer
 
 from .. import __version__
 from ..common.access import Access
-from ..common.errors import CovspecError, ModelError
+from ..common.command import run, start_logging
+from ..common.errors import ModelError
 from ..common.image import MAX_IMAGE_BYTES
 from ..common.loader import load_model, self_test
 from ..common.messages import Limits
@@ -151,7 +152,7 @@ class EdgeServer:
             )
         row_len = min(c.max_model_len or model.max_model_len, model.max_model_len)
         model.allocate(self._num_rows(model, row_len), row_len)
-        self_test(model)
+        self_test(model, row_len)
         return model
 
     def _num_rows(self, model: Model, row_len: int) -> int:
@@ -338,58 +339,52 @@ def command(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     """Verify the drafts of many devices against one INT8 target model."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    start_logging(log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = ServerConfig(
+        model=model,
+        served_model_name=tuple(served_model_name or ()),
+        host=host,
+        port=port,
+        insecure=insecure,
+        tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs)
+        if ssl_certfile or ssl_keyfile or ssl_ca_certs
+        else None,
+        api_keys=tuple(api_key or ()),
+        quantization=quantization,
+        dtype=dtype,
+        device=device,
+        num_threads=num_threads,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_queued_reqs=max_num_queued_reqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_draft_length=max_draft_length,
+        kv_cache_memory_bytes=kv_cache_memory_bytes,
+        batching=batching,
+        batch_wait_s=batch_wait_ms / 1e3,
+        round_deadline_s=round_deadline_ms / 1e3,
+        schedule=schedule,
+        solver=solver,
+        objective=objective,
+        uplink_bandwidth_hz=uplink_bandwidth_hz,
+        scheduler=scheduler,
+        scheduler_access=Access(
+            Tls(ca_certs=scheduler_ca_certs) if scheduler_ca_certs else None,
+            scheduler_api_key,
+            insecure,
+        ),
+        quota_tokens_per_s=quota_tokens_per_s,
+        idle_timeout_s=idle_timeout_s,
+        shutdown_timeout_s=shutdown_timeout,
+        port_file=port_file,
+        metrics_port=metrics_port,
     )
-    try:
-        config = ServerConfig(
-            model=model,
-            served_model_name=tuple(served_model_name or ()),
-            host=host,
-            port=port,
-            insecure=insecure,
-            tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs)
-            if ssl_certfile or ssl_keyfile or ssl_ca_certs
-            else None,
-            api_keys=tuple(api_key or ()),
-            quantization=quantization,
-            dtype=dtype,
-            device=device,
-            num_threads=num_threads,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            max_num_queued_reqs=max_num_queued_reqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_draft_length=max_draft_length,
-            kv_cache_memory_bytes=kv_cache_memory_bytes,
-            batching=batching,
-            batch_wait_s=batch_wait_ms / 1e3,
-            round_deadline_s=round_deadline_ms / 1e3,
-            schedule=schedule,
-            solver=solver,
-            objective=objective,
-            uplink_bandwidth_hz=uplink_bandwidth_hz,
-            scheduler=scheduler,
-            scheduler_access=Access(
-                Tls(ca_certs=scheduler_ca_certs) if scheduler_ca_certs else None,
-                scheduler_api_key,
-                insecure,
-            ),
-            quota_tokens_per_s=quota_tokens_per_s,
-            idle_timeout_s=idle_timeout_s,
-            shutdown_timeout_s=shutdown_timeout,
-            port_file=port_file,
-            metrics_port=metrics_port,
-        )
-        asyncio.run(serve(config))
-    except CovspecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+    asyncio.run(serve(config))
 
 
 def main() -> None:
     """The `edge-server` command."""
-    app()
+    sys.exit(run(app))
 
 
 if __name__ == "__main__":

@@ -144,9 +144,11 @@ class VerifierService(pb_grpc.VerifierServicer):
         except CovspecError as error:
             await _fail(stream, context, error)
         except asyncio.CancelledError:
-            # The client went away, or the server stops: gRPC has to see the cancellation. One that comes from inside
-            # would leave the client waiting without a status.
-            if context.cancelled() or self._going_away is not None:
+            # The client went away, or the server stops: gRPC cancels this task, and has to see it. A cancellation that
+            # comes from inside would leave the client waiting without a status.
+            task = asyncio.current_task()
+            assert task is not None, "a coroutine runs in a task"
+            if task.cancelling() or self._going_away is not None:
                 raise
             logger.exception("a session was cancelled from inside")
             await _fail(stream, context, EdgeFailure("the edge dropped this session"))

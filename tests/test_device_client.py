@@ -290,12 +290,44 @@ async def test_ctrl_c_ends_the_session_and_exits_with_130() -> None:
     assert err == b""
 
 
-def test_a_closed_pipe_ends_it_without_noise(edge: str) -> None:
+@pytest.mark.parametrize("show", [[], ["--show-speculation"]])
+def test_a_closed_pipe_ends_it_without_noise(edge: str, show: list[str]) -> None:
     long = ["--query", "ba", "--edge", edge, "--max-new-tokens", "4000", "--draft-length", "1"]
     read, write = os.pipe()
     os.close(read)
     process = subprocess.run(
-        _command(*long, *TABLES), stdout=write, stderr=subprocess.PIPE, timeout=60
+        _command(*long, *show, *TABLES), stdout=write, stderr=subprocess.PIPE, timeout=60
     )
     os.close(write)
     assert process.returncode == 141 and process.stderr == b""
+
+
+@pytest.mark.parametrize("show", [[], ["--json"], ["--show-speculation"]])
+def test_a_full_disk_is_one_line(edge: str, show: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        process = subprocess.run(
+            _command("--query", "ba", "--edge", edge, "--max-new-tokens", "9", *show, *TABLES),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert process.returncode == 8
+    assert process.stderr == b"error: cannot write the output: No space left on device\n"
+
+
+def test_a_closed_stdout_is_nobodys_business(edge: str) -> None:
+    asked = ["--query", "ba", "--edge", edge, "--max-new-tokens", "9", *TABLES]
+    process = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *_command(*asked)], stderr=subprocess.PIPE, timeout=60
+    )
+    assert process.returncode == 0 and b"tokens/s" in process.stderr
+
+
+def test_help_in_another_encoding() -> None:
+    process = subprocess.run(
+        _command("--help"),
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert process.returncode == 0 and process.stderr == b""

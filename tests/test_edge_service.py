@@ -45,7 +45,7 @@ from covspec.common.messages import (
 )
 from covspec.common.model import Step, StepResult
 from covspec.common.sampling import Sampling
-from covspec.edge.server import SERVICE, EdgeServer
+from covspec.edge.server import SERVICE, EdgeServer, main
 from covspec.edge.service import Stream
 from covspec.protos import verify_pb2 as pb
 
@@ -355,7 +355,9 @@ async def test_a_silent_client_is_closed_and_its_memory_is_free() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "half-close", "message", "channel"])
-async def test_a_client_that_leaves_gives_its_row_back(how: str) -> None:
+async def test_a_client_that_leaves_gives_its_row_back(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     model = table()
     async with running_edge(model, max_num_seqs=1) as edge:
         assert edge.engine is not None
@@ -374,6 +376,7 @@ async def test_a_client_that_leaves_gives_its_row_back(how: str) -> None:
                     assert await raw.read() is None
             await until(lambda: edge.engine.admission.num_taken == 0)  # type: ignore[union-attr]
             assert edge.engine.sessions == {}
+    assert "cancelled from inside" not in caplog.text
 
 
 class Slow(Faulty):
@@ -516,6 +519,30 @@ async def test_a_second_server_on_the_port_is_refused_by_name() -> None:
                 pass
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--port", "abc"], "--port"),
+        (["--nonsense"], "No such option"),
+        (["--log-level", "loud"], "--log-level must be one of debug"),
+        (["--max-model-len", "50"], "--max-model-len 103 or more"),
+    ],
+    ids=["no number", "no such flag", "no level", "no room for a picture"],
+)
+def test_bad_flags_are_one_line(
+    flags: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["edge-server", "--port", "0", *flags])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert message in said and said.startswith("error: ") and said.count("\n") == 1
+
+
 async def test_a_stopping_edge_says_so_and_lets_sessions_end() -> None:
     model = table()
     truth = greedy_text(0, (1, 2, 3), 12)
@@ -592,6 +619,9 @@ async def test_a_write_that_nobody_takes_times_out() -> None:
         {"max_num_seqs": 0},
         {"idle_timeout_s": float("nan")},
         {"max_draft_length": -1},
+        {"num_threads": -1},
+        {"kv_cache_memory_bytes": -1},
+        {"quota_tokens_per_s": float("nan")},
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_loaded(fields: dict[str, Any]) -> None:

@@ -184,7 +184,7 @@ def test_garbled_files_load_or_are_refused() -> None:
 
 @pytest.mark.parametrize("side", [8000, 11000, 20000])
 def test_pixel_bombs_are_refused_from_the_header(side: int) -> None:
-    with pytest.raises(InvalidImage, match="50 megapixels"):
+    with pytest.raises(InvalidImage, match=r"too many pixels( \(\d+ x \d+\))?; .*50 megapixels"):
         load_image(encoded(Image.new("1", (side, side)), "PNG"))
 
 

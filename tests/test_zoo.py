@@ -76,7 +76,7 @@ def test_offline_beats_allow_download(monkeypatch: pytest.MonkeyPatch, no_networ
         resolve("org/name", allow_download=True)
 
 
-@pytest.mark.parametrize("spec", ["", "nope", "/no/such/folder", "a/b/c"])
+@pytest.mark.parametrize("spec", ["", "nope", "/no/such/folder", "./nope", "../nope", "a/b/c"])
 def test_unknown(spec: str, no_network: None) -> None:
     with pytest.raises(ModelError, match="Known names: internvl2.5-78b"):
         resolve(spec)

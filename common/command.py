@@ -1,0 +1,67 @@
+"""How a command ends: with one line that says what is wrong, and its documented exit code."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+
+import typer
+
+from .errors import CovspecError, InvalidRequest
+
+#: What a shell says of a program that a closed pipe ended: 128 + SIGPIPE.
+_CLOSED_PIPE = 141
+
+
+def run(app: typer.Typer) -> int:
+    """Runs a command. Returns its exit code."""
+    _settle_streams()
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except CovspecError as error:
+        return _complain(str(error), error.exit_code)
+    except typer.TyperException as error:
+        return _complain(error.format_message(), InvalidRequest.exit_code)
+    except ClosedPipe:
+        _discard_output()
+        return _CLOSED_PIPE
+    except OSError as error:
+        _discard_output()
+        where = "the output" if error.filename is None else error.filename
+        return _complain(f"cannot write {where}: {error.strerror or error}", CovspecError.exit_code)
+
+
+class ClosedPipe(Exception):
+    """Nobody reads the output any more. Not a BrokenPipeError, of which typer makes an exit code of its own."""
+
+
+def start_logging(level: str, form: str) -> None:
+    """Log lines go to stderr. Raises InvalidRequest for a level that logging does not know."""
+    known = logging.getLevelNamesMapping()
+    if level.upper() not in known:
+        raise InvalidRequest(
+            f"--log-level must be one of debug, info, warning, error and critical, not {level!r}"
+        )
+    logging.basicConfig(level=level.upper(), format=form)
+
+
+def _settle_streams() -> None:
+    """A stream that the caller has closed swallows all; one of another encoding shows escapes."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Without this the interpreter would complain when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(message: str, exit_code: int) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return exit_code
