@@ -22,6 +22,7 @@ COMMANDS = {
     ),
     "loadtest": ("loadtest", "Load an edge with many simulated devices."),
     "plan": (".edge.plan_command", "Plan draft lengths and bandwidth of a round from a scenario."),
+    "simulate": ("simulate", "Devices and edges on a virtual clock: plan capacity."),
     "models": ("models", "List the models that have a short name, and which are on this machine."),
     "train-pair": ("train_pair", "Train the embedded model pair again, from its seed."),
 }
@@ -36,9 +37,14 @@ BENCHES = {
     "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
     "scheduler": ("scheduler", "The planner: exact against brute force, all solvers, solve times."),
     "selection": ("selection", "How long it takes to choose visual tokens on one thread."),
+    "simulate": ("sim_bench", "Simulated against measured loads, and how large one may be."),
     "soak": ("soak", "Clients that come, go, cancel and get killed, for half an hour."),
     "startup": ("startup", "How long a user waits for an edge, an answer, the whole demo."),
     "trace": ("trace", "Record what the embedded pair says, for simulated devices to play."),
+    "sweep": ("sweep", "covspec-exact against edge-only over SNR, bandwidth and draft length."),
+    "table1": ("table1", "CoVSpec's Table I: baselines and systems on three suites."),
+    "table2": ("table2", "CoVSpec's Table II: what each of its components gives."),
+    "reproduction": ("reproduction", "Put the tables' results into docs/reproduction.md."),
     "verify": (
         "verify",
         "The engine under load: verify times, batching gain, a newcomer's prefill.",

@@ -29,6 +29,10 @@ def at_least(name: str, value: float, bound: float) -> Bar:
     return Bar(name, value, f">= {bound:g}", value >= bound)
 
 
+def at_most(name: str, value: float, bound: float) -> Bar:
+    return Bar(name, value, f"<= {bound:g}", value <= bound)
+
+
 def below(name: str, value: float, bound: float) -> Bar:
     return Bar(name, value, f"< {bound:g}", value < bound)
 

@@ -1,0 +1,46 @@
+"""U-HLM's threshold, calibrated on held-out examples: one token a round, all of them verified, none skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..common.messages import Gate as GateKind
+from ..common.sampling import Sampling
+from ..device.draft_token import DraftToken
+from ..device.gate import GateRule
+from ..device.uncertainty import RejectionLine, of_token
+from .benchmark import ScoredExample
+from .contest import Contestant
+from .systems import System
+
+
+class _Listener:
+    """A gate that is off and notes how uncertain each token is."""
+
+    kind = GateKind.OFF
+    max_gated = 1
+
+    def __init__(self) -> None:
+        self.uncertainties: list[float] = []
+
+    def calls(self, token: DraftToken) -> bool:
+        """Always."""
+        self.uncertainties.append(of_token(token))
+        return True
+
+
+async def calibrate(
+    device: Contestant, system: System, examples: Sequence[ScoredExample], sampling: Sampling
+) -> RejectionLine:
+    """The line of rejections over uncertainty, from the edge's own verdicts."""
+    tactics = replace(system.tactics, gate=GateKind.OFF, gate_rule=GateRule.MARGIN)
+    ungated = replace(system, tactics=tactics)
+    uncertainties: list[float] = []
+    rejected: list[bool] = []
+    for number, example in enumerate(examples):
+        listener = _Listener()
+        trial = await device.ask("calibration", ungated, number, example, sampling, listener)
+        uncertainties += listener.uncertainties
+        rejected += [not r.all_accepted for r in trial.rounds if r.num_drafted]
+    return RejectionLine.fit(uncertainties, rejected)
