@@ -14,6 +14,9 @@
 A length of 0 drafts nothing and gets one token, in w_0 or, where the edge decodes on unasked, in the mean time between
 two of its verdicts. Nothing is learned about alpha meanwhile, so that after a while a few drafts are tried; the longer,
 the more often they lost. The length changes only for a promise that is 2 % better: estimates are never still.
+
+Answers are short, and what is estimated belongs to a device and its link: whoever keeps the policy from one session to
+the next starts where it was.
 """
 
 from __future__ import annotations
@@ -46,15 +49,8 @@ class GoodputLength:
         self._first = max(1, start)
         self._longest = max(longest, self._first)
         self._lengths = np.arange(1, self._longest + 1)
-        self._start(decodes_ahead=False)
-
-    def reset(self, opened: Opened) -> None:
-        """Forgets everything."""
-        self._start(decodes_ahead=Feature.DECODE_AHEAD in opened.features)
-
-    def _start(self, *, decodes_ahead: bool) -> None:
         self._k = self._first
-        self._decodes_ahead = decodes_ahead
+        self._decodes_ahead = False
         self._accepted, self._judged = _PRIOR_ALPHA * _PRIOR_TOKENS, _PRIOR_TOKENS
         self._draft_token_s = 0.0
         self._alone_s: float | None = None
@@ -64,6 +60,10 @@ class GoodputLength:
         # Normal equations of the wait and of the edge's share of it over (1, tokens, rejected).
         self._moments = np.zeros((3, 3))
         self._targets = np.zeros((3, 2))
+
+    def reset(self, opened: Opened) -> None:
+        """Goes on with what was learned: device, link and edge are still the same."""
+        self._decodes_ahead = Feature.DECODE_AHEAD in opened.features
 
     @property
     def alpha(self) -> float:

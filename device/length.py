@@ -67,7 +67,7 @@ class RoundOutcome:
 
 
 class LengthPolicy(Protocol):
-    """Chooses the draft length k of the next round; its state is one session's."""
+    """Chooses the draft length k of the next round; its state is one session's, but for `goodput`, which goes on."""
 
     #: Whether the edge is asked for plans.
     follows_plan: bool

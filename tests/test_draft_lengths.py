@@ -137,10 +137,10 @@ def test_parameters_that_make_no_sense_are_refused(bad: dict[str, float]) -> Non
         EmaSettings(**bad)  # type: ignore[arg-type]
 
 
-# State is one session's
+# State is one session's, but for goodput's
 
 
-@pytest.mark.parametrize("name", [LengthName.EMA, LengthName.GOODPUT, LengthName.PLAN])
+@pytest.mark.parametrize("name", [LengthName.EMA, LengthName.PLAN])
 def test_a_session_starts_where_the_last_one_started(name: LengthName) -> None:
     request = Request(Prompt((1, 2)), Sampling(temperature=1.0))
     policy = Tactics(draft_length=3, length_policy=name).make_length(request, 480)
@@ -152,6 +152,19 @@ def test_a_session_starts_where_the_last_one_started(name: LengthName) -> None:
     assert 3 < policy.length() <= (200 if name is LengthName.PLAN else 24)
     policy.reset(OPENED)
     assert policy.length() == 3
+
+
+def test_goodput_goes_on_from_one_session_to_the_next() -> None:
+    policy = GoodputLength(3)
+    policy.reset(OPENED)
+    World(0.95, 0.0005, 0.010).play(policy, 200)
+    learned = policy.length()
+    assert learned > 3
+    policy.reset(OPENED)
+    assert policy.length() == learned
+    World(0.02, 0.002, 0.004).play(policy, 100)
+    policy.reset(OPENED)
+    assert policy.length() == 0
 
 
 def test_the_plan_is_followed_from_the_first_round() -> None:
