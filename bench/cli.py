@@ -35,6 +35,7 @@ BENCHES = {
     "int8": ("int8", "INT8 against float32: agreement, answers, and invariance to batch mates."),
     "loadtest": ("load_bench", "The load tester and an edge, held to what they promise."),
     "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
+    "plans": ("plans", "Plans served end to end to 20 devices: exact against fixed, in real time."),
     "scheduler": ("scheduler", "The planner: exact against brute force, all solvers, solve times."),
     "selection": ("selection", "How long it takes to choose visual tokens on one thread."),
     "simulate": ("sim_bench", "Simulated against measured loads, and how large one may be."),
