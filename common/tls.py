@@ -78,7 +78,7 @@ class Tls:
         except ssl.SSLCertVerificationError as error:
             return f"its certificate is not accepted: {error.verify_message}"
         except ssl.SSLError as error:
-            reason = (error.reason or str(error)).replace("_", " ").lower()
+            reason = _reason(error)
             if "wrong version number" in reason or "record layer failure" in reason:
                 return "it does not speak TLS"
             return self._refused() if "alert" in reason else reason
@@ -100,14 +100,15 @@ class Tls:
                 context.load_cert_chain(self.certfile, self.keyfile, password=_no_password)
             except (ssl.SSLError, OSError, ValueError) as error:
                 raise InvalidRequest(
-                    f"{self.certfile} and {self.keyfile} are not a certificate and its unencrypted key in PEM: {error}"
+                    f"{self.certfile} and {self.keyfile} are not a certificate and its unencrypted key in PEM: "
+                    f"{_reason(error)}"
                 ) from error
         if self.ca_certs is not None:
             try:
                 context.load_verify_locations(self.ca_certs)
             except (ssl.SSLError, OSError) as error:
                 raise InvalidRequest(
-                    f"--ssl-ca-certs {self.ca_certs} holds no certificate in PEM: {error}"
+                    f"--ssl-ca-certs {self.ca_certs} holds no certificate in PEM: {_reason(error)}"
                 ) from error
         return context
 
@@ -126,6 +127,12 @@ def speaks_tls(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def _reason(error: Exception) -> str:
+    """What OpenSSL says, without where in its source."""
+    reason = error.reason if isinstance(error, ssl.SSLError) else ""
+    return reason.replace("_", " ").lower() if reason else str(error)
 
 
 def _no_password() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -254,13 +255,16 @@ def command(
     def make_output(speaker: Model | TextSide) -> Emit:
         if json or jsonl:
             return JsonOutput(only_done=json)
+        text: SpeculationOutput | TextOutput = TextOutput()
         if show_speculation:
             out = console(color.value, stderr=False)
-            return SpeculationOutput(out, speaker.tokenizer, speaker.stop_ids)
-        return TextOutput()
+            text = SpeculationOutput(out, speaker.tokenizer, speaker.stop_ids)
+        ending.callback(text.end_line)
+        return text
 
     try:
-        done = ask(question, make_output)
+        with ExitStack() as ending:
+            done = ask(question, make_output)
         if not (json or jsonl):
             console(color.value, stderr=True).print(card(done))
     except BrokenPipeError as error:

@@ -65,13 +65,24 @@ def console(color: str, *, stderr: bool) -> Console:
 class TextOutput:
     """Streams the answer."""
 
+    def __init__(self) -> None:
+        self._mid_line = False
+
     def __call__(self, event: Event) -> None:
         """Writes what a commit made certain."""
         match event:
             case events.Committed(text=text) if text:
+                self._mid_line = not text.endswith("\n")
                 _write(text)
-            case events.Done(text=text) if not text.endswith("\n"):
-                _write("\n")
+            case events.Done(text=text):
+                self._mid_line = not text.endswith("\n")
+                self.end_line()
+
+    def end_line(self) -> None:
+        """What follows, an error perhaps, starts on a line of its own."""
+        if self._mid_line:
+            self._mid_line = False
+            _write("\n")
 
 
 class JsonOutput:
@@ -104,6 +115,7 @@ class SpeculationOutput:
         self._drafted: tuple[int, ...] = ()
         self._num_shown = 0  # tokens of this round that were shown as provisional
         self._num_final = 0  # tokens of this round that the gate made final
+        self._mid_line = False
 
     def __call__(self, event: Event) -> None:
         """Shows a commit with the draft that it came from."""
@@ -123,7 +135,14 @@ class SpeculationOutput:
                 self._drafted, self._num_shown, self._num_final = (), 0, 0
             case events.Done():
                 self._show("accepted", self._text.finish())
-                self._out.print()
+                self._mid_line = True
+                self.end_line()
+
+    def end_line(self) -> None:
+        """What follows, an error perhaps, starts on a line of its own."""
+        if self._mid_line:
+            self._mid_line = False
+            self._out.print()
 
     def _commit(self, event: events.Committed) -> None:
         n = event.num_accepted
@@ -145,6 +164,7 @@ class SpeculationOutput:
     def _show(self, fate: str, text: str) -> None:
         if not text:
             return
+        self._mid_line = True
         if self._out.color_system is None:
             before, after = _MARKS.get(fate, ("", ""))
             text = f"{before}{text}{after}"

@@ -254,7 +254,8 @@ def command(
         typer.Option(
             envvar="COVSPEC_API_KEY",
             show_envvar=False,
-            help="Key that devices must show; repeatable; better in COVSPEC_API_KEY than on a command line.",
+            help="Key that devices must show; repeatable; better in COVSPEC_API_KEY, "
+            "where spaces part several, than on a command line.",
         ),
     ] = None,
     quantization: Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import socket
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -205,3 +206,14 @@ async def test_garbage_on_a_tls_port_harms_nobody(files: Files) -> None:
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + bytes(range(256)) * 4):
             await asyncio.to_thread(throw, data)
         await ask(server, Access(Tls(ca_certs=files.folder / "edge.ca")))
+
+
+def test_the_script_makes_what_both_ends_take(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "deploy" / "certificates.sh"
+    subprocess.run([script, tmp_path, "127.0.0.1", "edge.example"], check=True)
+    pair = (tmp_path / "127.0.0.1.pem", tmp_path / "127.0.0.1.key")
+    Tls(*pair, tmp_path / "authority.pem").server_credentials()
+    for name, code in (("999.1.1.1", 1), ("../evil", 2), ("two words", 2)):
+        done = subprocess.run([script, tmp_path, name], capture_output=True, text=True)
+        assert done.returncode == code and done.stderr and not done.stdout
+    assert not list(tmp_path.glob("*.csr"))

@@ -20,9 +20,12 @@ from fakes import LIMITS, HistoryModel, ScriptedEdge, ScriptStream, model_info
 from PIL import Image
 
 import covspec
+from covspec.common.errors import EdgeUnavailable
 from covspec.common.messages import Opened
 from covspec.common.table import load_table, word_tokenizer
 from covspec.device import client
+from covspec.device.ask import MakeOutput, Question
+from covspec.device.events import Committed, Done
 
 TABLES = ["--draft-model", "table:draft-64"]
 
@@ -331,3 +334,18 @@ def test_help_in_another_encoding() -> None:
         timeout=60,
     )
     assert process.returncode == 0 and process.stderr == b""
+
+
+@pytest.mark.parametrize("show", [[], ["--show-speculation"]])
+def test_an_answer_that_breaks_off_ends_its_line(
+    run: Any, monkeypatch: pytest.MonkeyPatch, show: list[str]
+) -> None:
+    def ask(_: Question, make_output: MakeOutput) -> Done:
+        emit = make_output(load_table("table:draft-64"))
+        emit(Committed(0, (9,), 0, "ba"))
+        raise EdgeUnavailable("gone")
+
+    monkeypatch.setattr(client, "ask", ask)
+    got = run("--query", "ba", *show)
+    assert got.code == 7 and got.err == "error: gone\n"
+    assert got.out.endswith("\n") and len(got.out.split()) == 1
