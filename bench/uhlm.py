@@ -41,6 +41,9 @@ async def calibrate(
     for number, example in enumerate(examples):
         listener = _Listener()
         trial = await device.ask("calibration", ungated, number, example, sampling, listener)
+        verdicts = [not r.all_accepted for r in trial.rounds if r.num_drafted]
+        # The gate is not asked about the last token that an answer has room for.
+        verdicts = verdicts[: len(listener.uncertainties)]
         uncertainties += listener.uncertainties
-        rejected += [not r.all_accepted for r in trial.rounds if r.num_drafted]
+        rejected += verdicts
     return RejectionLine.fit(uncertainties, rejected)
