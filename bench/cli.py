@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from ..common.errors import CovspecError
+from ..common.command import ended
 
 # name: (module, one line of help)
 COMMANDS = {
@@ -98,12 +98,8 @@ for _name, (_module, _summary) in BENCHES.items():
 
 
 def main() -> None:
-    """Run `covspec`; a known error becomes one line and its documented exit code."""
-    try:
-        app()
-    except CovspecError as error:
-        typer.echo(f"covspec: {error}", err=True)
-        sys.exit(error.exit_code)
+    """Run `covspec`."""
+    sys.exit(ended(app))
 
 
 if __name__ == "__main__":

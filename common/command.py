@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -17,9 +18,15 @@ _CLOSED_PIPE = 141
 
 def run(app: typer.Typer) -> int:
     """Runs a command. Returns its exit code."""
+    return ended(lambda: app(standalone_mode=False))
+
+
+def ended(command: Callable[[], object]) -> int:
+    """Runs what may return an exit code. Returns that, or the one of what went wrong."""
     _settle_streams()
     try:
-        return int(app(standalone_mode=False) or 0)
+        code = command()
+        return code if isinstance(code, int) else 0
     except CovspecError as error:
         return _complain(str(error), error.exit_code)
     except typer.TyperException as error:

@@ -1,6 +1,8 @@
 """The `covspec` command itself: its table of subcommands, how it hands arguments on, how it fails."""
 
 import ast
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,4 +57,12 @@ def test_a_known_error_ends_in_its_exit_code(
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == TooLong.exit_code
-    assert capsys.readouterr().err == "covspec: shorten the question\n"
+    assert capsys.readouterr().err == "error: shorten the question\n"
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "covspec.bench.cli", "models"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 8
+    assert done.stderr == b"error: cannot write the output: No space left on device\n"
