@@ -139,7 +139,7 @@ def command(
     )
     if num_clients < 1:
         raise InvalidRequest(f"--num-clients must be at least 1, not {num_clients}")
-    objectives = _objectives(goodput or [])
+    objectives = parse_objectives(goodput or [])
     settings = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in context.params.items()
@@ -268,7 +268,7 @@ def _in_cell(profile: Profile, bandwidth_hz: float, num_devices: int) -> Profile
     return dataclasses.replace(profile, link=link)
 
 
-def _objectives(specs: list[str]) -> dict[str, float]:
+def parse_objectives(specs: list[str]) -> dict[str, float]:
     """Seconds by name, from NAME:MS."""
     bounds = {}
     for spec in specs:

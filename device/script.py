@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from ..common.accept import coupled_token, distribution, float16_row
@@ -76,8 +77,7 @@ class TableScripts:
             request = self._request(*key)
             self._answers[key] = request, table_answer(self._target, request)
         request, token_ids = self._answers[key]
-        rng = np.random.default_rng([self._seed, number, 2])
-        wrong = rng.random(len(token_ids)) >= profile.accept_rate
+        wrong = ~drawn_right(self._seed, number, len(token_ids), profile.accept_rate)
         drafts = (np.array(token_ids) + wrong) % self._target.vocab_size
         return Script(request, token_ids, tuple(drafts.tolist()))
 
@@ -119,6 +119,12 @@ class RecordedScripts:
             image_bytes=answer.image,
         )
         return Script(request, answer.token_ids[:cap], answer.draft_ids[:cap])
+
+
+def drawn_right(seed: int, number: int, length: int, accept_rate: float) -> NDArray[np.bool_]:
+    """Whether the draft is right at each position of a session's answer, [length]."""
+    draws = np.random.default_rng([seed, number, 2]).random(length)
+    return np.asarray(draws < accept_rate)
 
 
 def table_answer(target: TableModel, request: Request) -> tuple[int, ...]:
