@@ -237,6 +237,8 @@ class Session:
             return 0
         self._num_empty += 1
         wanted = 0 if self._num_empty == 1 else _FIRST_AHEAD << (self._num_empty - 2)
+        if self._planned.plan is not None:
+            wanted = min(wanted, _FIRST_AHEAD)  # the next plan may be another one
         remaining = self._request.sampling.max_new_tokens - begin
         return min(wanted, remaining - 1, MAX_DECODE_AHEAD)
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -95,7 +96,9 @@ class ScheduleConfig:
     def scenarios(self, members: Sequence[Member], times: EdgeTimes) -> list[Scenario]:
         """What there is to plan for devices that are at work."""
         B = self.bandwidth_hz or UNMANAGED_HZ
-        overhead_s = _mean((m.task.overhead_s for m in members), 0.0)
+        # The median: one device that was put away for a while is no overhead of the others.
+        overheads_s = [m.task.overhead_s for m in members if m.task.overhead_s is not None]
+        overhead_s = statistics.median(overheads_s) if overheads_s else 0.0
         devices = _devices(members)
         if self.policy is Policy.MULTI_SPIN:
             return [self._scenario(devices, B, times.fixed_s + overhead_s, times.per_draft_s)]

@@ -17,15 +17,13 @@ from ..common.address import is_loopback
 from ..common.command import run, start_logging
 from ..common.errors import InvalidRequest
 from ..common.tls import Tls
-from ..protos import schedule_pb2, schedule_pb2_grpc
+from ..protos import schedule_pb2_grpc
 from .listen import Listener, check_exposed, until_told
 from .metrics import SchedulerCollector, serve_metrics
 from .planner import SOLVERS
 from .scenario import OBJECTIVES
-from .schedule_service import SchedulerService
+from .schedule_service import SERVICE, SchedulerService
 from .solver_thread import VALID_S, SolverThread
-
-SERVICE = schedule_pb2.DESCRIPTOR.services_by_name["Scheduler"].full_name
 
 
 @dataclass(frozen=True, slots=True)

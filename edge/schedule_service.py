@@ -17,6 +17,8 @@ from .solver_thread import Planner
 
 logger = logging.getLogger(__name__)
 
+SERVICE = pb.DESCRIPTOR.services_by_name["Scheduler"].full_name
+
 
 @dataclass(slots=True)
 class ServiceTotals:

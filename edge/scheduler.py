@@ -224,34 +224,32 @@ class Scheduler:
 
     async def _plan_all(self) -> bool:
         """Plans what there is to plan. Returns whether the planner did its work."""
-        scenarios = self.scenarios()
-        for member in self._members.values():
-            member.changed = False
-        for scenario in scenarios:
-            try:
+        try:
+            scenarios = self.scenarios()
+            for member in self._members.values():
+                member.changed = False
+            for scenario in scenarios:
                 async with asyncio.timeout(TIMEOUT_S):
                     made = await self._planner.plan(scenario)
-            except TimeoutError:
-                self._fail(f"no plan within {TIMEOUT_S:g} s")
-                return False
-            except CovspecError as error:
-                self._fail(str(error))
-                return False
-            except Exception:
-                logger.exception("a planner failed")
-                self._fail("it failed")
-                return False
-            self.totals.solved += 1
-            self.totals.solve_s += made.solve_s
-            self.adopt(scenario, made)
+                self.totals.solved += 1
+                self.totals.solve_s += made.solve_s
+                self.adopt(scenario, made)
+        except TimeoutError:
+            return self._fail(f"no plan within {TIMEOUT_S:g} s")
+        except CovspecError as error:
+            return self._fail(str(error))
+        except Exception:
+            logger.exception("planning failed")
+            return self._fail("an error of this program")
         if scenarios and self.failing:
             logger.warning("plans are made again")
             self.failing = False
         return True
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str) -> bool:
         self.totals.failed += 1
         if not self.failing:
             logger.warning("no new plans: %s; devices go on with the last one", why)
         self.failing = True
         self._all_changed()
+        return False

@@ -24,6 +24,7 @@ from ..common.messages import Limits
 from ..common.model import Model
 from ..common.tls import Tls
 from ..protos import schedule_pb2_grpc, verify_pb2, verify_pb2_grpc
+from . import schedule_service
 from .batcher import Batcher
 from .config import ServerConfig
 from .engine import Engine, EngineConfig
@@ -33,7 +34,6 @@ from .planner import SOLVERS
 from .round_queue import Batching
 from .scenario import OBJECTIVES
 from .schedule_link import SchedulerLink
-from .schedule_service import SchedulerService
 from .scheduler import Scheduler
 from .service import VerifierService
 from .solver_thread import Planner, SolverThread
@@ -55,7 +55,9 @@ class EdgeServer:
         self._metrics: WSGIServer | None = None
         self.engine: Engine | None = None
         self._model = model
-        self._listener = Listener((SERVICE,), config.api_keys)
+        plans_here = config.schedule_config is not None and not config.scheduler
+        services = (SERVICE, schedule_service.SERVICE) if plans_here else (SERVICE,)
+        self._listener = Listener(services, config.api_keys)
         self._server = self._listener.server
         self._service = VerifierService()
         self._batcher: Batcher | None = None
@@ -135,7 +137,7 @@ class EdgeServer:
         if c.scheduler:
             return SchedulerLink(c.scheduler, c.solver, c.objective, c.scheduler_access)
         planner = SolverThread()
-        service = SchedulerService(planner, c.solver, c.objective)
+        service = schedule_service.SchedulerService(planner, c.solver, c.objective)
         schedule_pb2_grpc.add_SchedulerServicer_to_server(service, self._server)
         return planner
 

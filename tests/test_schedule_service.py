@@ -307,6 +307,6 @@ def test_the_policy_goes_by_the_batching_unless_it_is_named() -> None:
 
 
 def test_the_command_says_what_is_wrong_and_its_version() -> None:
-    refused = CliRunner().invoke(app, ["--solver", "magic"])
-    assert refused.exit_code == 2
+    refused = CliRunner().invoke(app, ["--solver", "magic"]).exception
+    assert isinstance(refused, InvalidRequest) and refused.exit_code == 2
     assert CliRunner().invoke(app, ["--version"]).output.startswith("edge-scheduler ")

@@ -159,6 +159,18 @@ def test_what_a_round_takes_besides_is_measured() -> None:
     assert made.devices[0].draft_token_s == pytest.approx(0.01)
 
 
+def test_one_device_that_was_put_away_is_no_overhead_of_the_others() -> None:
+    cell = Cell()
+    for name in "abc":
+        cell.join(name)
+    for _ in range(20):
+        for name in "abc":
+            cell.round(name, draft_s=0.05, gap_s=0.02)  # 0.06 s after its own last one
+    cell.round("b", draft_s=0.05, gap_s=6.0)
+    (made,) = cell.scheduler.scenarios()
+    assert made.verify_fixed_s == pytest.approx(0.04, abs=2e-3)
+
+
 def test_a_device_that_went_silent_is_left_out_until_it_is_back() -> None:
     cell = Cell()
     cell.join("a")
@@ -333,6 +345,32 @@ async def test_a_planner_that_hangs_is_given_up_and_asked_again(
     cell.planner.hang = False
     await cell.plan_once()
     assert not cell.scheduler.failing and cell.scheduler.totals.solved == 1
+
+
+async def test_an_error_of_the_planner_itself_is_one_more_failure() -> None:
+    cell = Cell()
+    cell.join("a")
+    cell.planner.error = ZeroDivisionError()  # type: ignore[assignment]
+    await cell.plan_once()
+    assert cell.scheduler.failing and cell.scheduler.totals.failed == 1
+    cell.planner.error = None
+    await cell.plan_once()
+    assert not cell.scheduler.failing
+
+
+async def test_plans_are_made_in_the_background_until_it_stops() -> None:
+    cell = Cell()
+    cell.scheduler.start()
+    cell.join("a")
+    cell.round("a")
+    async with asyncio.timeout(5):
+        while not cell.scheduler.totals.adopted:
+            await asyncio.sleep(0.005)
+    await cell.scheduler.stop()
+    asked = len(cell.planner.asked)
+    cell.round("a")
+    await asyncio.sleep(0.02)
+    assert len(cell.planner.asked) == asked
 
 
 def test_another_objective_of_the_planner_is_weighed_by_that_objective() -> None:

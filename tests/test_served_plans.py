@@ -21,8 +21,10 @@ import grpc.aio
 import pytest
 from devices import decode_at_edge, request, speculate
 from edges import opening, raw_channel, raw_stream, running_edge, table
+from scenarios import random_scenario
 
 from covspec.common import wire
+from covspec.common.errors import Incompatible
 from covspec.common.link import LinkConfig
 from covspec.common.messages import (
     Correction,
@@ -41,6 +43,8 @@ from covspec.device.pace import LoopClock
 from covspec.device.profile import Profile
 from covspec.device.script import TableScripts
 from covspec.edge.engine import Engine
+from covspec.edge.planner import plan
+from covspec.edge.schedule_link import SchedulerLink
 from covspec.edge.schedule_wire import Request, plan_to_proto, request_from_proto
 from covspec.edge.scheduler import Scheduler
 from covspec.edge.server import EdgeServer
@@ -114,6 +118,19 @@ async def _metrics(edge: EdgeServer) -> bytes:
 
     url = f"http://127.0.0.1:{edge.metrics_port}/metrics"
     return bytes(await asyncio.to_thread(lambda: urlopen(url).read()))
+
+
+async def test_an_edge_makes_plans_for_other_edges_unless_it_asks_one_itself() -> None:
+    async with running_edge(table()) as edge:
+        link = SchedulerLink(edge.address)
+        made = await link.plan(random_scenario(1, 3))
+        await link.close()
+        async with running_edge(table(), scheduler=edge.address) as other:
+            link = SchedulerLink(other.address)
+            with pytest.raises(Incompatible):
+                await link.plan(random_scenario(1, 3))
+            await link.close()
+    assert made.devices == plan(random_scenario(1, 3)).devices
 
 
 async def test_devices_that_follow_no_plan_get_none() -> None:
