@@ -85,6 +85,9 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
+#: How gRPC's resolvers begin.
+_UNRESOLVED = re.compile(r"errors resolving|DNS resolution failed")
+
 #: ErrorReason to error. What is not here is an EdgeFailure.
 _BY_REASON: dict[str, type[CovspecError]] = {
     "INVALID_REQUEST": InvalidRequest,
@@ -337,6 +340,10 @@ def _status_error(error: grpc.aio.AioRpcError, target: str, timeout_s: float) ->
         case grpc.StatusCode.UNAVAILABLE if "failed to connect" in details:
             return EdgeUnavailable(
                 f"no edge answers at {target}: start one with edge-server, or say where it is with --edge HOST:PORT"
+            )
+        case grpc.StatusCode.UNAVAILABLE if _UNRESOLVED.search(details):
+            return EdgeUnavailable(
+                f"no address is known for {target}: check --edge, and the network's name server"
             )
         case grpc.StatusCode.INTERNAL if details == "Internal error from Core":
             # A write met a stream that was closed, and the edge had no last words.

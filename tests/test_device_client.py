@@ -232,6 +232,12 @@ def test_a_broken_picture_never_reaches_the_edge(
     assert got.code == 3 and got.err.startswith("error: ")
 
 
+def test_a_name_without_an_address(run: Any) -> None:
+    got = run("--query", "ba", "--edge", "edge.invalid:50051", "--insecure", *TABLES)
+    assert got.code == 7
+    assert got.err.startswith("error: no address is known for edge.invalid:50051: check --edge")
+
+
 def test_models_that_do_not_fit_together(run: Any, edge: str) -> None:
     got = run("--query", "ba", "--edge", edge, "--draft-model", "table:draft-63")
     assert got.code == 6 and "tokenizer" in got.err and "--draft-model" in got.err
