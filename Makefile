@@ -62,7 +62,7 @@ protos: $(STAMP) ## Generate the stubs beside the .proto files
 types: $(TYPES) ## Link build/types/covspec to this folder, where type checkers look for the package
 
 bench: $(STAMP) ## Measure; writes JSON and plots to bench/results/
-	@for name in pair decode int8 verify wire startup; do $(BIN)/covspec bench $$name; done
+	@for name in pair decode selection device int8 verify wire startup; do $(BIN)/covspec bench $$name; done
 
 clean: ## Remove what was built and all caches; keeps .venv
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -19,10 +20,10 @@ QUICK_THRESHOLDS = (0.5, 0.9)
 _GATES = (Gate.COMMITTED, Gate.OPTIMISTIC)
 #: Columns: key, title, format.
 _COLUMNS = (
-    ("rounds_per_token", "rounds a token", ".3f"),
-    ("bytes_per_token", "bytes a token", ".1f"),
+    ("rounds_per_token", "rounds/token", ".3f"),
+    ("bytes_per_token", "bytes/token", ".1f"),
     ("tokens_per_s", "tokens/s", ".0f"),
-    ("accuracy", "accuracy", ".0%"),
+    ("accuracy", "right", ".0%"),
 )
 #: Gate and gamma; `off` has none.
 Way = tuple[str, float | None]
@@ -50,10 +51,10 @@ def sweep(
 
 def show(console: Console, rows: Sequence[dict[str, Any]], title: str) -> None:
     """A table."""
-    table = Table(title=title)
+    table = Table(title=title, box=box.SIMPLE, pad_edge=False)
     table.add_column("gate", no_wrap=True)
-    for name in ("γ", *(title for _, title, _ in _COLUMNS), "speed", "over off", "equal"):
-        table.add_column(name, justify="right")
+    for name in ("γ", *(title for _, title, _ in _COLUMNS), "ratio", ""):
+        table.add_column(name.replace("/", "\n/"), justify="right")
     for row in rows:
         low, high = row["speed_ratio_quartiles"]
         table.add_row(
@@ -62,7 +63,6 @@ def show(console: Console, rows: Sequence[dict[str, Any]], title: str) -> None:
             *(format(row[key], form) for key, _, form in _COLUMNS),
             f"{row['speed_ratio']:.2f}",
             f"{low:.2f}–{high:.2f}",
-            f"{row['equal']:.0%}",
         )
     console.print(table)
 

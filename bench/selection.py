@@ -64,13 +64,13 @@ def command(
     )
 
 
-def on_one_thread(runs: int) -> dict[str, Any]:
-    """Measures in a process of its own: libraries read their number of threads when they load."""
+def on_one_thread(runs: int, *, compare: bool = True) -> dict[str, Any]:
+    """`measure` in a process of its own: libraries read their number of threads when they load."""
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            return pool.submit(measure, runs).result()
+            return pool.submit(measure, runs, compare).result()
     finally:
         for name, value in before.items():
             if value is None:
@@ -79,8 +79,8 @@ def on_one_thread(runs: int) -> dict[str, Any]:
                 os.environ[name] = value
 
 
-def measure(runs: int) -> dict[str, Any]:
-    """Times of the whole step, of its parts and of other ways, by name."""
+def measure(runs: int, compare: bool) -> dict[str, Any]:
+    """Times of the whole step and of its parts, by name; to compare with, of other ways."""
     import numpy as np
 
     from ..device.keywords import Keywords
@@ -113,6 +113,9 @@ def measure(runs: int) -> dict[str, Any]:
         "  scores": _times(lambda: token_scores(seen, 0.5), runs),
         "  energies": _times(lambda: subspace_energies(z, RANK), runs),
     }
+
+    if not compare:
+        return out
 
     def kept(energies: Any) -> set[int]:
         return set(np.argsort(-np.asarray(energies), kind="stable")[:NUM_KEPT].tolist())
