@@ -34,6 +34,7 @@ BENCHES = {
     ),
     "int8": ("int8", "INT8 against float32: agreement, answers, and invariance to batch mates."),
     "loadtest": ("load_bench", "The load tester and an edge, held to what they promise."),
+    "multispin": ("multispin", "Multi-SPIN's figures, by its model and through the real server."),
     "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
     "plans": ("plans", "Plans served end to end to 20 devices: exact against fixed, in real time."),
     "scheduler": ("scheduler", "The planner: exact against brute force, all solvers, solve times."),

@@ -23,7 +23,7 @@ from ..edge.objective import token_table, value_of
 from ..edge.planner import SOLVERS
 from ..edge.scenario import OBJECTIVES, Device, Scenario
 from .multispin_setting import BANDWIDTH_HZ, LLAMA, NUM_DEVICES, QWEN, scenario
-from .report import Bar, at_least, console_for, finish
+from .report import at_least, at_most, console_for, finish
 
 SMALL_SCENARIOS, PAPER_SCENARIOS = 400, 100
 SIZES = (20, 100, 1000)
@@ -45,21 +45,17 @@ def command(
         {"brute_force": small, "twenty_devices": compared, "solve_s": times},
         [
             at_least("scenarios against brute force", small["scenarios"], 75 if quick else 300),
-            _at_most("exact below brute force, relative", small["largest_deficit"], 1e-9),
-            _at_most("brute force above the bound, relative", small["bound_exceeded"], 1e-9),
-            _at_most("certified gap, 20 devices", compared["largest_gap"], 1e-4),
-            _at_most("best other solver over exact, 20 devices", others, 1 + 1e-9),
-            _at_most("exact, 20 devices, s", times["exact"]["20"]["cpu_s"], 0.010),
-            _at_most("exact, 1000 devices, s", times["exact"]["1000"]["cpu_s"], 0.300),
-            _at_most("paper, 20 devices, 100 x 100, s", times["paper"]["20"]["cpu_s"], 0.100),
+            at_most("exact below brute force, relative", small["largest_deficit"], 1e-9),
+            at_most("brute force above the bound, relative", small["bound_exceeded"], 1e-9),
+            at_most("certified gap, 20 devices", compared["largest_gap"], 1e-4),
+            at_most("best other solver over exact, 20 devices", others, 1 + 1e-9),
+            at_most("exact, 20 devices, s", times["exact"]["20"]["cpu_s"], 0.010),
+            at_most("exact, 1000 devices, s", times["exact"]["1000"]["cpu_s"], 0.300),
+            at_most("paper, 20 devices, 100 x 100, s", times["paper"]["20"]["cpu_s"], 0.100),
         ],
         as_json=json,
         quick=quick,
     )
-
-
-def _at_most(name: str, value: float, bound: float) -> Bar:
-    return Bar(name, value, f"<= {bound:g}", value <= bound)
 
 
 def _against_brute_force(count: int, console: Console) -> dict[str, float]:

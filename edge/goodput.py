@@ -13,24 +13,23 @@
     ϑ        theta       time of one token when all devices draft the same number         s
     φ        phi         time until the last draft is at the edge (multi-access latency)  s
 
+M(8), r_k and R_k, is in common/channel.py; Q_tok is put together in common/payload.py.
+
 A round is: all devices draft and send at the same time, the edge waits for the last draft, then verifies all of them
 in one pass. Functions are elementwise; devices lie on the last axis, [..., K]. M(n) is the paper's equation n.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.messages import Correction
+from ..common.payload import full_rows_bits, id_bits, top_entries_bits, uplink_bits
 
 Floats = NDArray[np.float64]
 Lengths = NDArray[np.int64]
 
-#: |V^| of the paper's experiments.
-NUM_ENTRIES = 1024
 #: What an accept rate is taken to be before it was measured: about the mean of the paper's Table I.
 ACCEPT_RATE_PRIOR = 0.8
 
@@ -51,56 +50,21 @@ def verify_time(K: ArrayLike, T_fix: float, T_lin: float) -> Floats:
     return T_fix + np.asarray(K, dtype=np.float64) * T_lin
 
 
-def spectral_efficiency(snr: ArrayLike) -> Floats:
-    """r = log2(1 + SNR), in M(8), bit/s/Hz.
-
-    Args:
-      snr: received p·H/(N_0·B_k), linear. Under a constant power spectral density it is the same for every B_k.
-    """
-    return np.log1p(np.asarray(snr, dtype=np.float64)) / math.log(2)
-
-
-def uplink_rate(B_k: ArrayLike, p: ArrayLike, H: ArrayLike, N_0: float) -> Floats:
-    """R = B·log2(1 + p·H/(N_0·B))   M(8), bit/s.
-
-    Args:
-      B_k: bandwidth of a device, Hz.
-      p: its transmit power, W.
-      H: its channel's power gain |h|^2.
-      N_0: noise power spectral density, W/Hz.
-    """
-    B_k, p, H = (np.asarray(x, dtype=np.float64) for x in (B_k, p, H))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(B_k > 0, B_k * spectral_efficiency(p * H / (N_0 * B_k)), 0.0)
-
-
-def token_bits(num_entries: int, V: int, Q_B: int = 16) -> int:
-    """Q_tok = |V^|·(Q_B + ceil(log2 V)), after M(9): bits of a draft token sent as part of its distribution.
-
-    Args:
-      num_entries: |V^|, entries of the distribution that are sent.
-      V: size of the vocabulary.
-      Q_B: bits of one probability.
-    """
-    return num_entries * (Q_B + index_bits(V))
-
-
-def index_bits(V: int) -> int:
-    """Bits of a token id in a vocabulary of V: ceil(log2 V)."""
-    return (V - 1).bit_length()
-
-
 def correction_bits(correction: Correction, V: int) -> int:
-    """Q_tok of a correction mode: what goes up with every draft token, without framing.
+    """Q_tok of a correction mode, after M(9): what goes up with every draft token, without framing.
 
     `topk` sends Multi-SPIN's 1024 entries, `edge` the whole distribution, `logits` and `candidates` (CoVSpec) the
     token's id and its float16 log-probability, `coupled` the id alone.
     """
-    if correction is Correction.TOPK:
-        return token_bits(NUM_ENTRIES, V)
-    if correction is Correction.EDGE:
-        return index_bits(V) + 16 * V
-    return index_bits(V) + (0 if correction is Correction.COUPLED else 16)
+    match correction:
+        case Correction.TOPK:
+            return top_entries_bits(1, V)
+        case Correction.EDGE:
+            return full_rows_bits(1, V)
+        case Correction.COUPLED:
+            return id_bits(V)
+        case _:
+            return uplink_bits(1, V)
 
 
 def uplink_time(L: ArrayLike, Q_tok: ArrayLike, B_k: ArrayLike, r: ArrayLike) -> Floats:

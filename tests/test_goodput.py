@@ -10,18 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenarios import REPEATABLE
 
+from covspec.common.messages import Correction
 from covspec.edge.goodput import (
     ACCEPT_RATE_PRIOR,
     accept_rate,
+    correction_bits,
     expected_tokens,
     goodput,
-    index_bits,
     multi_access_latency,
-    spectral_efficiency,
-    token_bits,
     tokens_pmf,
     uniform_goodput,
-    uplink_rate,
     uplink_time,
     verify_time,
 )
@@ -60,16 +58,15 @@ def test_an_unknown_accept_rate_is_the_prior() -> None:
 
 def test_bits_of_a_token() -> None:
     # Llama 2 has 32,000 tokens, Qwen3.5 has 248,320.
-    assert token_bits(1024, 32_000) == 1024 * (16 + 15)
-    assert token_bits(1024, 248_320) == 1024 * (16 + 18)
-    assert [index_bits(V) for V in (1, 2, 1024, 1025)] == [0, 1, 10, 11]
+    assert correction_bits(Correction.TOPK, 32_000) == 1024 * (16 + 15)
+    assert correction_bits(Correction.TOPK, 248_320) == 1024 * (16 + 18)
+    assert correction_bits(Correction.EDGE, 32_000) == 15 + 16 * 32_000
+    assert correction_bits(Correction.LOGITS, 32_000) == 15 + 16
+    assert correction_bits(Correction.CANDIDATES, 32_000) == 15 + 16
+    assert correction_bits(Correction.COUPLED, 32_000) == 15
 
 
-def test_rate_and_uplink_time() -> None:
-    assert spectral_efficiency(3.0) == pytest.approx(2.0)
-    # p·H/(N_0·B) = 1e-3·1e-6/(1e-17·1e6) = 100
-    assert uplink_rate(1e6, 1e-3, 1e-6, 1e-17) == pytest.approx(1e6 * math.log2(101))
-    assert uplink_rate(0.0, 1e-3, 1e-6, 1e-17) == 0.0
+def test_uplink_time() -> None:
     assert uplink_time(4, 1000, 1e6, 2.0) == pytest.approx(0.002)
     assert uplink_time([0, 1], 1000, 0.0, 2.0).tolist() == [0.0, math.inf]
 
