@@ -20,7 +20,8 @@ from .edge_times import EdgeTimes
 from .load import Plan
 from .load_report import load_results
 from .multispin_setting import Pair, scenario
-from .simulation import Cell, DrawnAnswers
+from .sim_answers import DrawnAnswers
+from .simulation import Cell
 
 #: Tokens of an answer: none ends while it is looked at.
 _ENDLESS = 1 << 14

@@ -29,8 +29,8 @@ from .multispin_setting import LLAMA, QWEN, scenario
 from .multispin_simulation import simulate_round
 from .processes import running_edge
 from .report import Bar, below, console_for, finish
-from .simulate_cells import Deployment, simulate
-from .simulation import DrawnAnswers, RecordedAnswers
+from .sim_answers import DrawnAnswers, RecordedAnswers
+from .sim_deployment import Deployment, simulate
 from .trace import TRACE
 
 #: Phones whose users read the answer before they ask again.

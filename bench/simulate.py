@@ -33,8 +33,8 @@ from .loadtest import parse_objectives, write_report
 from .multispin_setting import LLAMA, QWEN
 from .multispin_simulation import simulate_setting
 from .report import console_for, machine
-from .simulate_cells import Deployment, simulate
-from .simulation import DrawnAnswers, RecordedAnswers
+from .sim_answers import DrawnAnswers, RecordedAnswers
+from .sim_deployment import Deployment, simulate
 
 _D = ServerConfig()
 _SETTINGS = {pair.name: pair for pair in (LLAMA, QWEN)}

@@ -17,8 +17,9 @@ from covspec.bench.edge_times import EdgeTimes, load_edge_times, measure_model, 
 from covspec.bench.load import Plan
 from covspec.bench.multispin_setting import LLAMA, scenario
 from covspec.bench.multispin_simulation import simulate_round
-from covspec.bench.simulate_cells import Deployment, simulate
-from covspec.bench.simulation import Cell, DrawnAnswers, RecordedAnswers, message_bytes
+from covspec.bench.sim_answers import DrawnAnswers, RecordedAnswers, message_bytes
+from covspec.bench.sim_deployment import Deployment, simulate
+from covspec.bench.simulation import Cell
 from covspec.common.errors import InvalidRequest
 from covspec.common.link import LinkConfig
 from covspec.common.pair_trace import PairTrace, RecordedAnswer

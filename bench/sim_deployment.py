@@ -20,7 +20,8 @@ from ..edge.scenario import Device, Scenario
 from .edge_times import EdgeTimes
 from .load import LoadLog, Plan
 from .load_report import jain, load_results, spread
-from .simulation import Answers, Cell, message_bytes
+from .sim_answers import Answers, message_bytes
+from .simulation import Cell
 
 #: How often the planner is asked before its lengths count as found.
 _PLANS = 4
