@@ -53,13 +53,16 @@ class _Console(Console):
 def console(color: str, *, stderr: bool) -> Console:
     """A console that writes text as it is. color: auto, always or never; auto heeds NO_COLOR and pipes."""
     force = {"always": True, "never": False}.get(color)
-    return _Console(
+    made = _Console(
         stderr=stderr,
         force_terminal=force,
         no_color=True if color == "never" else None,
         highlight=False,
         soft_wrap=True,
     )
+    if not made.is_terminal:
+        made.width = _FILE_WIDTH
+    return made
 
 
 class TextOutput:
@@ -202,7 +205,7 @@ def card(done: events.Done) -> Table:
         )
     if s.num_resumes:
         lost_s = _seconds(s.phases_s["reconnect"])
-        table.add_row("link", f"broke {s.num_resumes} times · back after {lost_s} in all")
+        table.add_row("link", f"resumed {s.num_resumes}× · {lost_s} lost")
     if s.plans.num_plans:
         hertz = f" · {s.plans.bandwidth_hz:,.0f} Hz" if s.plans.bandwidth_hz else ""
         table.add_row(
