@@ -1,10 +1,15 @@
-"""What a newcomer's picture costs the sessions that are already running: round times through the real server."""
+"""What a newcomer's picture costs the sessions that are already running: round times through the real server.
+
+The edge is a process of its own; the clients here send messages that were made before, so that they take little of the
+machine themselves.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,43 +20,44 @@ from ..common.model import Model
 from ..common.prompt import build_prompt
 from ..common.sampling import Sampling
 from ..device.edge_link import EdgeLink
-from ..edge.config import ServerConfig
-from ..edge.server import EdgeServer
 
 RUNNING = 4
 DRAFT_LENGTH = 4
+#: Pixels of the newcomers' picture: noise, so that nothing in it compresses.
+LARGEST = (1600, 1200)
+#: Answers of the running sessions, in tokens: so long that opening the next one, without a picture, is rare.
+ANSWER = 900
 
 
-async def newcomer_times(target: Model, seconds: float) -> dict[str, Any]:
-    """p99 of the round times of RUNNING sessions, idle and while newcomers come one after the other."""
-    server = EdgeServer(ServerConfig(port=0, max_num_seqs=16, shutdown_timeout_s=1.0), target)
-    await server.start()
-    try:
-        times: list[tuple[float, float]] = []
-        stop = asyncio.Event()
-        running = [
-            asyncio.ensure_future(_run(server.address, target, i, times, stop))
-            for i in range(RUNNING)
-        ]
-        await asyncio.sleep(0.5)
-        begin = time.monotonic()
-        await asyncio.sleep(seconds / 2)
-        middle = time.monotonic()
-        newcomers = 0
-        while time.monotonic() < middle + seconds / 2:
-            await _newcomer(server.address, target)
-            newcomers += 1
-        end = time.monotonic()
-        stop.set()
-        await asyncio.gather(*running)
-    finally:
-        await server.stop()
-    idle = [s for at, s in times if begin <= at < middle]
-    busy = [s for at, s in times if middle <= at < end]
+async def newcomer_times(address: str, target: Model, seconds: float) -> dict[str, Any]:
+    """p99 of the round times of RUNNING sessions at an edge: alone, then while newcomers come one after the other.
+
+    target: the model that the edge serves, for its tokenizer.
+    """
+    running = _open(target, None, ANSWER)
+    newcomer = _open(target, Image.effect_noise(LARGEST, 64).convert("RGB"), 8)
+    crowd = _Crowd(address, running, target.vocab_size)
+    tasks = [asyncio.ensure_future(crowd.run(i)) for i in range(RUNNING)]
+    await asyncio.sleep(0.5)
+    begin = time.perf_counter()
+    await asyncio.sleep(seconds / 2)
+    middle = time.perf_counter()
+    newcomers = 0
+    while time.perf_counter() < middle + seconds / 2:
+        async with EdgeLink(address, timeout_s=60) as link, link.decode() as stream:
+            await stream.send(newcomer)
+            await stream.receive()
+        newcomers += 1
+    end = time.perf_counter()
+    crowd.stopping = True
+    await asyncio.gather(*tasks)
+    idle, busy = crowd.between(begin, middle), crowd.between(middle, end)
     p99_idle, p99_busy = float(np.quantile(idle, 0.99)), float(np.quantile(busy, 0.99))
     return {
         "running": RUNNING,
         "newcomers": newcomers,
+        "newcomer_s": (end - middle) / newcomers,
+        "picture_bytes": len(newcomer.image),
         "rounds": [len(idle), len(busy)],
         "idle_p50_s": float(np.median(idle)),
         "busy_p50_s": float(np.median(busy)),
@@ -61,45 +67,44 @@ async def newcomer_times(target: Model, seconds: float) -> dict[str, Any]:
     }
 
 
-async def _run(
-    address: str,
-    target: Model,
-    number: int,
-    times: list[tuple[float, float]],
-    stop: asyncio.Event,
-) -> None:
-    """Rounds in session after session until told to stop."""
-    rng = np.random.default_rng(number)
-    async with EdgeLink(address, timeout_s=60) as link:
-        while not stop.is_set():
-            async with link.decode() as stream:
-                await stream.send(_open(target, Image.new("RGB", (160, 160), "white"), 400))
-                await stream.receive()
-                committed, round_ = 0, 0
-                while not stop.is_set():
-                    ids = tuple(int(t) for t in rng.integers(0, target.vocab_size, DRAFT_LENGTH))
-                    started = time.monotonic()
-                    await stream.send(Draft(round_, committed, ids))
-                    verdict = await stream.receive()
-                    times.append((started, time.monotonic() - started))
-                    assert isinstance(verdict, Verdict), verdict
-                    committed, round_ = verdict.committed_len, round_ + 1
-                    if verdict.finish is not None or committed > 300:
-                        break
+@dataclass(slots=True)
+class _Crowd:
+    """Sessions that go on until told to stop, and their rounds: when each began and how long it took."""
+
+    address: str
+    opening: Open
+    vocab_size: int
+    stopping: bool = False
+    rounds: list[tuple[float, float]] = field(default_factory=list)
+
+    def between(self, begin: float, end: float) -> list[float]:
+        """Round times of the rounds that began in this time."""
+        return [seconds for at, seconds in self.rounds if begin <= at < end]
+
+    async def run(self, number: int) -> None:
+        """Session after session."""
+        rng = np.random.default_rng(number)
+        async with EdgeLink(self.address, timeout_s=60) as link:
+            while not self.stopping:
+                async with link.decode() as stream:
+                    await stream.send(self.opening)
+                    await stream.receive()
+                    committed, round_ = 0, 0
+                    while not self.stopping and committed < ANSWER - DRAFT_LENGTH:
+                        ids = tuple(rng.integers(0, self.vocab_size, DRAFT_LENGTH).tolist())
+                        started = time.perf_counter()
+                        await stream.send(Draft(round_, committed, ids))
+                        verdict = await stream.receive()
+                        self.rounds.append((started, time.perf_counter() - started))
+                        assert isinstance(verdict, Verdict), verdict
+                        committed, round_ = verdict.committed_len, round_ + 1
 
 
-async def _newcomer(address: str, target: Model) -> None:
-    """Opens a session with the largest picture and leaves."""
-    image = Image.effect_noise((1600, 1200), 64).convert("RGB")
-    async with EdgeLink(address, timeout_s=60) as link, link.decode() as stream:
-        await stream.send(_open(target, image, 8))
-        await stream.receive()
-
-
-def _open(target: Model, image: Image.Image, max_new_tokens: int) -> Open:
+def _open(target: Model, image: Image.Image | None, max_new_tokens: int) -> Open:
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=80)
-    prompt = build_prompt(target, "How many objects are there?", True)
+    if image is not None:
+        image.save(buffer, "JPEG", quality=80)
+    prompt = build_prompt(target, "How many objects are there?", image is not None)
     return Open(
         prompt.ids,
         Sampling(max_new_tokens=max_new_tokens, ignore_stop=True),

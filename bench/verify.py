@@ -32,6 +32,7 @@ from ..common.zoo import resolve
 from ..edge.session import Session
 from ..edge.verifier import Round, Verifier
 from .newcomer import newcomer_times
+from .processes import running_edge
 from .report import RESULTS_DIR, at_least, below, console_for, finish
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32)
@@ -57,7 +58,7 @@ def command(
     tokens_per_s = {b: b * (8 + 1) / grid[b, 8] for b in BATCHES}
     gain = tokens_per_s[16] / tokens_per_s[1]
     bare = _against_bare(target, model, repeats, console)
-    newcomer = asyncio.run(newcomer_times(target, 4.0 if quick else 20.0))
+    newcomer = _newcomer(target, model, quantization, num_threads, 8.0 if quick else 40.0)
     _show(console, grid, fits, bare, newcomer)
     if not quick:
         _plot(grid, fits, RESULTS_DIR / "verify.png")
@@ -85,6 +86,15 @@ def command(
         as_json=json,
         quick=quick,
     )
+
+
+def _newcomer(
+    target: Model, model: str, quantization: str, num_threads: int, seconds: float
+) -> dict[str, Any]:
+    """`newcomer_times` with an edge in a process of its own, that serves the same model in the same way."""
+    flags = ("--quantization", quantization, "--num-threads", str(num_threads))
+    with running_edge("--model", model, *flags, "--max-num-seqs", "16") as edge:
+        return asyncio.run(newcomer_times(edge.address, target, seconds))
 
 
 def _measure_grid(target: Model, repeats: int, console: Console) -> dict[tuple[int, int], float]:

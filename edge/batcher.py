@@ -26,6 +26,11 @@ logger = logging.getLogger(__name__)
 
 #: Share of a step's token budget that waiting prefills get at least.
 PREFILL_SHARE = 0.25
+#: While sessions draft, a step's prefills take this share of the time that the drafts take alone; but not fewer tokens.
+PREFILL_STALL = 0.75
+MIN_PREFILL = 16
+#: Steps after which their measured time is good enough for that.
+MIN_STEPS = 16
 #: Tokens by which a prefill gets shorter, in the order of service, for each second it has waited.
 AGEING_TOKENS_PER_S = 2000.0
 #: Verdicts of an edge-only session that may lie unread before its decoding pauses.
@@ -80,6 +85,8 @@ class Batcher:
         self._now = now
         self._on_fault = on_fault
         self._failed_steps = 0
+        #: Draft tokens of the last step that had any.
+        self._last_drafted = 0
         self._work = threading.Condition()
         self._rounds: RoundQueue[Round] = RoundQueue(batching, max_batched_tokens)
         self._prefills: list[Prefill] = []
@@ -221,7 +228,7 @@ class Batcher:
                     self._work.wait()
                     continue
                 hold = self._rounds.hold_s(self._now())
-                if hold > 0 and not self._prefills:
+                if hold > 0 and not (self._prefills and self._fits(hold)):
                     self._work.wait(hold)
                     continue
                 rounds = [] if hold > 0 else self._rounds.take()
@@ -231,44 +238,59 @@ class Batcher:
                 )
                 return rounds, prefills
 
+    def _fits(self, hold: float) -> bool:
+        """Whether a step of prefills alone is over before the drafts that wait have to go."""
+        return self.verify_time.step.predict(self._prefill_budget(0)) <= hold
+
     def _prefill_order(self, job: Prefill) -> float:
         remaining = job.session.prompt_len - job.session.kv_len
         return remaining - AGEING_TOKENS_PER_S * (self._now() - job.arrived_s)
 
     def _run_step(self, rounds: list[Round], prefills: list[Prefill]) -> None:
+        """Drafts and prefill chunks in one forward pass; when their outcomes are out, one tile of a picture."""
         started = self._now()
-        outcomes = [
-            outcome for job in prefills[:1] if (outcome := self._encode_tile(job)) is not None
-        ]
-        failed = {outcome.job.session.id for outcome in outcomes}
         used = sum(len(r.draft.token_ids) + len(r.session.pending) for r in rounds)
-        budget = max(self._max_tokens - used, int(self._max_tokens * PREFILL_SHARE))
+        self._last_drafted = used or self._last_drafted
+        budget = self._prefill_budget(used)
         chunks: list[tuple[Prefill, int]] = []
         for job in prefills:
-            if budget > 0 and job.tiles is None and job.parts and job.session.id not in failed:
+            if budget > 0 and job.tiles is None and job.parts:
                 size = min(budget, job.next_size)
                 chunks.append((job, size))
                 budget -= size
         if rounds or chunks:
-            outcomes += self._verifier.run(rounds, chunks)
-        for job in prefills:
-            if job.done and job.session.id not in {o.job.session.id for o in outcomes}:
-                outcomes.append(Outcome(job))
-        self._account(rounds, chunks, outcomes, self._now() - started)
-        self._settle(outcomes)
+            outcomes = self._verifier.run(rounds, chunks)
+            self._account(rounds, chunks, outcomes, self._now() - started)
+            self._settle(outcomes)
+        if prefills and prefills[0].tiles is not None:
+            self._encode_tile(prefills[0])
 
-    def _encode_tile(self, job: Prefill) -> Outcome | None:
+    def _prefill_budget(self, drafted: int) -> int:
+        """Tokens of prefills beside `drafted` tokens of drafts.
+
+        What these leave of the step's budget, at least a quarter of it. While sessions draft it is no more than what
+        takes PREFILL_STALL of their own verify time, so that a newcomer slows them down by a bounded factor.
+        """
+        budget = max(self._max_tokens - drafted, int(self._max_tokens * PREFILL_SHARE))
+        step = self.verify_time.step
+        if not self._rounds.num_expected or step.samples < MIN_STEPS or step.slope <= 0:
+            return budget
+        stall_s = PREFILL_STALL * step.predict(drafted or self._last_drafted)
+        return min(budget, max(MIN_PREFILL, int(stall_s / step.slope)))
+
+    def _encode_tile(self, job: Prefill) -> None:
         """Shows the vision tower one more tile of the first waiting picture, so that no picture blocks a step."""
-        if job.tiles is None:
-            return None
+        started = self._now()
+        outcome = Outcome(job)
         try:
             job.encode_tile(self._model)
         except CovspecError as error:
-            return Outcome(job, error=error)
+            outcome = Outcome(job, error=error)
         except Exception as error:
             logger.error("the vision tower failed for session %s", job.session.id, exc_info=error)
-            return Outcome(job, error=EdgeFailure("the target failed to see this picture"))
-        return None
+            outcome = Outcome(job, error=EdgeFailure("the target failed to see this picture"))
+        self._account([], [], [outcome], self._now() - started)
+        self._settle([outcome])
 
     def _account(
         self,
@@ -278,7 +300,7 @@ class Batcher:
         seconds: float,
     ) -> None:
         t = self.totals
-        t.steps += 1
+        t.steps += bool(rounds or chunks)
         t.busy_s += seconds
         t.prefill_tokens += sum(size for _, size in chunks)
         for outcome in outcomes:
@@ -290,6 +312,9 @@ class Batcher:
                 t.accepted_tokens += outcome.verdict.num_accepted
                 t.committed_tokens += outcome.verdict.num_accepted
                 t.committed_tokens += outcome.verdict.token_id is not None
+        if (rounds or chunks) and not any(outcome.error for outcome in outcomes):
+            tokens = sum(len(r.draft.token_ids) + 1 for r in rounds) + sum(n for _, n in chunks)
+            self.verify_time.step.observe(tokens, seconds)
         if rounds:
             t.batch_sizes[len(rounds)] = t.batch_sizes.get(len(rounds), 0) + 1
             verdicts = [o.verdict for o in outcomes if o.verdict is not None]

@@ -57,6 +57,11 @@ class RoundQueue(Generic[Job]):
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def num_expected(self) -> int:
+        """Sessions whose next round is on its way, or here."""
+        return len(self._punctual) + sum(not w.drafted for w in self._waiting)
+
     def admit(self, session_id: str, *, drafts: bool) -> None:
         """A session that will have drafts (or whose tokens the target decodes alone)."""
         if drafts:
@@ -91,10 +96,8 @@ class RoundQueue(Generic[Job]):
         """Seconds to wait for more before `take`; 0 when nothing waits."""
         if not self._waiting:
             return 0.0
-        decoding = sum(not w.drafted for w in self._waiting)
-        expected = len(self._punctual) + decoding
         oldest_s = self._waiting[0].arrived_s
-        return self._batching.hold_s(now, oldest_s, len(self._num_of), expected)
+        return self._batching.hold_s(now, oldest_s, len(self._num_of), self.num_expected)
 
     def take(self) -> list[Job]:
         """The next batch. Who has nothing in the batch that empties the queue is not waited for next time."""

@@ -71,11 +71,12 @@ class AffineFit:
 
 
 class VerifyTime:
-    """T_ver over sessions and over tokens."""
+    """T_ver over sessions and over tokens; and the time of any step over all its tokens, those of prefills too."""
 
     def __init__(self) -> None:
         self.by_sessions = AffineFit()
         self.by_tokens = AffineFit()
+        self.step = AffineFit()
 
     def observe(self, num_sessions: int, num_tokens: int, seconds: float) -> None:
         """Takes the forward time of one batch of drafts, without prefills."""

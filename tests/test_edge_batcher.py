@@ -1,0 +1,190 @@
+"""Prefills beside the drafts of others: how much of a prompt goes into a step, and what comes first.
+
+The model's time is its clock's: a step of n tokens takes STEP_S + n TOKEN_S, and nothing else takes any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+from edges import VOCAB, Faulty, opening, table
+
+from covspec.common.clock import ManualClock
+from covspec.common.messages import Draft, Limits
+from covspec.common.model import Step, VisualTokens
+from covspec.common.sampling import Sampling
+from covspec.edge.batcher import MIN_PREFILL, PREFILL_STALL, Batcher
+from covspec.edge.round_queue import Batching
+from covspec.edge.session import Session
+from covspec.edge.verifier import Prefill
+
+STEP_S, TOKEN_S = 4e-3, 1e-4
+BUDGET = 256
+DRAFT_LENGTH = 4
+
+
+class Timed(Faulty):
+    """Moves the clock by what its steps take, and remembers them: (draft tokens, prefill tokens)."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(table(max_model_len=4096, num_visual_tokens=8))
+        self.clock = clock
+        self.steps: list[tuple[int, int]] = []
+        #: A tile is encoded when it is set; counts those that have begun.
+        self.sees = threading.Event()
+        self.in_tile = threading.Semaphore(0)
+        self.sees.set()
+
+    def before(self, steps: list[Step]) -> None:
+        drafted = sum(s.num_tokens for s in steps if s.num_logits)
+        prefilled = sum(s.num_tokens for s in steps if not s.num_logits)
+        self.steps.append((drafted, prefilled))
+        self.clock.advance(STEP_S + TOKEN_S * (drafted + prefilled))
+
+    def encode_tiles(self, tiles: np.ndarray) -> VisualTokens:
+        sees = self.sees
+        self.in_tile.release()
+        assert sees.wait(10)
+        return self._model.encode_tiles(tiles)
+
+
+class Edge:
+    """A batcher and its sessions."""
+
+    def __init__(self, model: Timed, batcher: Batcher) -> None:
+        self.model, self.batcher = model, batcher
+        self._num_rows = 0
+
+    def session(self, prompt_len: int) -> Session:
+        """A session that drafts; its row holds nothing yet."""
+        sampling = Sampling(max_new_tokens=2000, ignore_stop=True)
+        session = Session(
+            id=str(self._num_rows),
+            client="c",
+            open=opening(self.model, sampling=sampling),
+            row=self._num_rows,
+            row_len=4096,
+            vocab_size=VOCAB,
+            stop_ids=frozenset(),
+            limits=Limits(64, 4096, 1, 1.0),
+            prompt_len=prompt_len,
+            pending=[1],
+        )
+        self._num_rows += 1
+        self.batcher.admit(session)
+        return session
+
+    async def prefill(self, session: Session, **fields: object) -> None:
+        """Brings its prompt in, all but the last token."""
+        part = [1] * (session.prompt_len - 1)
+        await self.batcher.prefill(Prefill(session, [part], **fields))  # type: ignore[arg-type]
+
+    async def round(self, session: Session) -> None:
+        """One round of a draft that is likely wrong."""
+        draft = Draft(session.round, len(session.committed), (3,) * DRAFT_LENGTH)
+        await self.batcher.verify(session, draft)
+
+    async def learn(self, session: Session) -> None:
+        """Enough rounds, and prompts between them, for the batcher to know what a step takes."""
+        for _ in range(40):
+            await self.round(session)
+        for length in (20, 200):
+            other = self.session(length)
+            await self.prefill(other)
+            self.batcher.release(other, lambda: None)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Edge]:
+    clock = ManualClock()
+    model = Timed(clock)
+    model.allocate(16, 4096)
+    batcher = Batcher(model, Batching(0.0, 16), BUDGET, clock.now)
+    batcher.start()
+    try:
+        yield Edge(model, batcher)
+    finally:
+        await batcher.stop()
+
+
+async def test_a_prompt_alone_takes_the_whole_budget() -> None:
+    async with running() as edge:
+        await edge.prefill(edge.session(2 * BUDGET + 10))
+        assert edge.model.steps == [(0, BUDGET), (0, BUDGET), (0, 9)]
+
+
+async def test_a_newcomer_slows_the_others_rounds_by_a_bounded_factor() -> None:
+    async with running() as edge:
+        first = edge.session(10)
+        await edge.prefill(first)
+        await edge.learn(first)
+        seen = len(edge.model.steps)
+        newcomer = asyncio.ensure_future(edge.prefill(edge.session(1000)))
+        while not newcomer.done():
+            await edge.round(first)
+        steps = edge.model.steps[seen:]
+    assert sum(prefilled for _, prefilled in steps) == 999
+    alone_s = STEP_S + TOKEN_S * (DRAFT_LENGTH + 1)
+    assert max(prefilled for _, prefilled in steps) <= 1.1 * PREFILL_STALL * alone_s / TOKEN_S
+    assert any(drafted and prefilled for drafted, prefilled in steps), "they share steps"
+
+
+async def test_a_prompt_goes_on_however_short_the_drafts_are() -> None:
+    async with running() as edge:
+        first = edge.session(10)
+        await edge.prefill(first)
+        await edge.learn(first)
+        # A model whose steps cost nothing but their tokens leaves the newcomer the least there is.
+        for _ in range(2000):
+            edge.batcher.verify_time.step.observe(10, 10 * TOKEN_S)
+            edge.batcher.verify_time.step.observe(100, 100 * TOKEN_S)
+        seen = len(edge.model.steps)
+        await edge.prefill(edge.session(4 * MIN_PREFILL + 1))
+    assert [prefilled for _, prefilled in edge.model.steps[seen:]] == [MIN_PREFILL] * 4
+
+
+async def test_verdicts_go_out_before_a_tile_is_encoded() -> None:
+    async with running() as edge:
+        first = edge.session(10)
+        await edge.prefill(first)
+        edge.model.sees.clear()
+        # The model thread is in the first tile when the round comes, and in the second one when its verdict is out.
+        tiles = np.zeros((2, 3, 1, 1), np.float32)
+        newcomer = asyncio.ensure_future(edge.prefill(edge.session(30), tiles=tiles))
+        await asyncio.to_thread(edge.model.in_tile.acquire)
+        verdict = asyncio.ensure_future(edge.round(first))
+        await asyncio.sleep(0)
+        edge.model.sees.set()
+        edge.model.sees = threading.Event()
+        await verdict
+        assert not newcomer.done()
+        edge.model.sees.set()
+        await newcomer
+
+
+async def test_a_tile_that_cannot_be_seen_fails_its_session_alone() -> None:
+    class Blind(Timed):
+        def encode_tiles(self, tiles: np.ndarray) -> VisualTokens:
+            raise RuntimeError("no eyes")
+
+    clock = ManualClock()
+    model = Blind(clock)
+    model.allocate(16, 4096)
+    batcher = Batcher(model, Batching(0.0, 16), BUDGET, clock.now)
+    batcher.start()
+    edge = Edge(model, batcher)
+    first = edge.session(10)
+    await edge.prefill(first)
+    tiles = np.zeros((1, 3, 1, 1), np.float32)
+    try:
+        await edge.prefill(edge.session(30), tiles=tiles)
+        raise AssertionError("it was not told")
+    except Exception as error:
+        assert "failed to see" in str(error)
+    await edge.round(first)
+    assert not batcher.num_queued and batcher.totals.failed == 1
+    await batcher.stop()
