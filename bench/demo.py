@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import common
+from ..common.image import load_image, read_image
+from ..common.zoo import resolve
 from .processes import ask, run_client, running_edge
 
 _SAMPLES = Path(common.__file__).parent / "models" / "scenes" / "samples"
@@ -45,6 +47,10 @@ def command(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the edge is stopped, too
     began = time.perf_counter()
     picture, question, truth = _chosen(sample, image, query)
+    load_image(read_image(picture))  # a mistake shows now, not after the edge has started
+    for name in (model, draft_model):
+        if not name.startswith("table:"):
+            resolve(name)
     asked = ("--image", str(picture), "--query", question, "--draft-model", draft_model)
 
     console = Console(highlight=False, soft_wrap=True, markup=False)

@@ -31,6 +31,9 @@ _STYLES = {
     "provisional": "dim",
     "gated": "bright_magenta",
 }
+#: Of a line in a file or a pipe, where nothing needs to wrap.
+_FILE_WIDTH = 240
+
 #: The same without colour.
 _MARKS = {
     "rejected": ("[-", "-]"),
