@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 AWAY_S = 10.0
 #: Longest wait for a plan; and the pause before the next try.
 TIMEOUT_S, RETRY_S = 1.0, 1.0
-#: Planning rests this many times as long as it took, within bounds: it is to take a tenth of one core.
+#: Planning rests this many times as long as solvers took, within bounds: they are to have a tenth of one core.
 REST, LEAST_REST_S, MOST_REST_S = 9.0, 0.005, 1.0
 #: Weight of the newest verdict in the mean time that the edge takes for one.
 NEWEST = 0.05
@@ -217,9 +217,9 @@ class Scheduler:
         while True:
             await self._stale.wait()
             self._stale.clear()
-            started = self._now()
+            solved_s = self.totals.solve_s
             planned = await self._plan_all()
-            rest_s = REST * (self._now() - started)
+            rest_s = REST * (self.totals.solve_s - solved_s)
             await asyncio.sleep(min(MOST_REST_S, max(LEAST_REST_S, rest_s)) if planned else RETRY_S)
 
     async def _plan_all(self) -> bool:

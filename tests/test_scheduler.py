@@ -80,12 +80,27 @@ def test_rounds_without_drafts_fade_towards_the_prior() -> None:
     assert t.accept_rate == pytest.approx(ACCEPT_RATE_PRIOR, abs=0.15)
 
 
+def test_a_device_that_was_told_not_to_draft_is_tried_again() -> None:
+    cell = Cell(bandwidth_hz=0.0)
+    cell.join("a")
+    for _ in range(8):
+        cell.round("a", 4, 0, draft_s=2.0)  # half a second a token, and all for nothing
+    asyncio.run(cell.plan_once())
+    assert cell.part("a").draft_length == 0
+    empty = 0
+    while cell.part("a").draft_length == 0:
+        cell.round("a", 0, 0)
+        asyncio.run(cell.plan_once())
+        empty += 1
+    assert 20 < empty < 300
+
+
 def test_draft_time_and_channel_follow_reports() -> None:
     t = task(draft_token_s=0.5, snr_db=0.0)
     assert (t.draft_token_s, t.spectral_efficiency) == (0.5, 1.0)
-    for _ in range(60):
-        judged(t, 5, 5, draft_s=0.1)
-    assert t.draft_token_s == pytest.approx(0.02, rel=1e-3)
+    for draft_s in (0.1, 0.1, 9.0, 0.1, 0.1):
+        judged(t, 5, 5, draft_s=draft_s)
+    assert t.draft_token_s == pytest.approx(0.02)
     judged(t, 5, 5, snr_db=10 * math.log10(3))
     assert t.spectral_efficiency == pytest.approx(2.0)
 
@@ -234,11 +249,11 @@ def test_the_last_verdict_carries_no_plan() -> None:
 def test_estimates_that_tremble_change_no_plan() -> None:
     def changes(hysteresis: bool) -> int:
         cell, rng = Cell(), np.random.default_rng(3)
-        names = [f"d{i}" for i in range(6)]
+        names = [f"d{i}" for i in range(4)]
         for i, name in enumerate(names):
             cell.join(name, profile=DeviceProfile("", 0.01 + 0.002 * i, 0, 12.0 + i))
         scheduler = cell.scheduler
-        for _ in range(60):
+        for _ in range(30):
             for name in names:
                 part = scheduler.ask(cell.sessions[name])
                 assert part is not None
@@ -251,7 +266,7 @@ def test_estimates_that_tremble_change_no_plan() -> None:
         return scheduler.totals.told
 
     calm, nervous = changes(True), changes(False)
-    assert calm < nervous / 5
+    assert calm < nervous / 2, (calm, nervous)
 
 
 def test_a_real_change_is_followed_at_once() -> None:
