@@ -19,6 +19,7 @@ from edges import running_edge
 from fakes import LIMITS, HistoryModel, ScriptedEdge, ScriptStream
 
 from covspec.bench import processes
+from covspec.bench.suite import examples
 from covspec.common.errors import (
     EdgeFailure,
     EdgeUnavailable,
@@ -37,6 +38,7 @@ from covspec.common.messages import (
     Resume,
     Verdict,
 )
+from covspec.common.sampling import Sampling
 from covspec.common.shaping_proxy import ShapingProxy
 from covspec.common.table import TableModel
 from covspec.device.events import Committed, Done, Event, Resumed
@@ -84,13 +86,13 @@ def same(done: Done, whole: Done) -> bool:
     return (done.token_ids, done.text, done.finish) == (whole.token_ids, whole.text, whole.finish)
 
 
-@pytest.mark.parametrize("correction", Correction)
+@pytest.mark.parametrize("correction", [None, *Correction], ids=str)
 @pytest.mark.parametrize("gate", Gate)
-@pytest.mark.parametrize("sampling", [{"max_new_tokens": 60}, SAMPLED], ids=["greedy", "sampled"])
-async def test_resets_change_no_answer(
-    correction: Correction, gate: Gate, sampling: dict[str, Any]
-) -> None:
-    asked = request(correction=correction, **sampling)
+async def test_resets_change_no_answer(correction: Correction | None, gate: Gate) -> None:
+    """None: greedy, where all modes are one."""
+    asked = request(max_new_tokens=60)
+    if correction is not None:
+        asked = request(correction=correction, **SAMPLED)
     tactics = Tactics(draft_length=4, gate=gate, gate_threshold=0.5, max_gated=4, branches=2)
     events: list[Event] = []
     async with running_edge(TARGET) as edge, ShapingProxy(edge.address) as proxy:
@@ -180,6 +182,27 @@ async def test_a_round_whose_reply_was_lost_is_asked_again(
     assert [seen.count(i) for i in range(6)] == [2, 1, 1, 2, 2, 1]
     assert done.statistics.num_rounds == whole.statistics.num_rounds
     assert done.statistics.num_resumes == 3
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("quantization", ["none", "int8-weight-only"])
+async def test_a_session_with_a_picture_is_rebuilt_to_the_last_bit(
+    quantization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens that were decoded one draft at a time go in at once, and what follows is the same."""
+    target = load_model("scenes-target", quantization=quantization, num_threads=1)
+    draft = load_model("scenes-draft", quantization="none", num_threads=1)
+    async with running_edge(target) as edge:
+        for i, example in enumerate(examples(2)):
+            sampling = Sampling(temperature=float(i), seed=3, max_new_tokens=60)
+            asked = example.request(draft, sampling)
+            whole = await speculate(edge.address, draft, asked)
+            failing(monkeypatch, edge, {1, 4, 5}, after=True)
+            done = await speculate(edge.address, draft, asked)
+            assert same(done, whole) and done.statistics.num_resumes == 3
+            # The picture went up again each time; its scores did not come down.
+            up = [d.statistics.traffic.up["image"] for d in (whole, done)]
+            assert up[1] == 4 * up[0] > 0
 
 
 async def test_a_break_among_candidates_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
