@@ -20,6 +20,7 @@ from fakes import LIMITS, HistoryModel, ScriptedEdge, ScriptStream
 
 from covspec.bench import processes
 from covspec.bench.suite import examples
+from covspec.common.clock import MonotonicClock
 from covspec.common.errors import (
     EdgeFailure,
     EdgeUnavailable,
@@ -41,6 +42,8 @@ from covspec.common.messages import (
 from covspec.common.sampling import Sampling
 from covspec.common.shaping_proxy import ShapingProxy
 from covspec.common.table import TableModel
+from covspec.device.alone import edge_only
+from covspec.device.edge_link import EdgeLink
 from covspec.device.events import Committed, Done, Event, Resumed
 from covspec.device.length import FixedLength, RoundOutcome
 from covspec.device.tactics import Tactics
@@ -137,11 +140,19 @@ async def test_a_reset_changes_no_edge_only_answer() -> None:
 
     slow = Slow(np.asarray(np.random.default_rng(1).normal(0, 2, (V, V)), np.float32))
     asked = request(max_new_tokens=200)
+    events: list[Event] = []
     async with running_edge(slow) as edge, ShapingProxy(edge.address) as proxy:
         whole = await decode_at_edge(edge.address, DRAFT, asked)
-        asyncio.get_running_loop().call_later(0.15, proxy.reset)
-        done = await decode_at_edge(proxy.address, DRAFT, asked)
-    assert same(done, whole) and done.statistics.num_resumes == 1
+
+        def emit(event: Event) -> None:
+            events.append(event)
+            if isinstance(event, Committed) and event.round in (5, 20):
+                proxy.reset()
+
+        async with EdgeLink(proxy.address, timeout_s=10.0) as link:
+            done = await edge_only(asked, DRAFT.tokenizer, link, clock=MonotonicClock(), emit=emit)
+    assert same(done, whole) and streamed(events) == done.text
+    assert 1 <= done.statistics.num_resumes <= 2
 
 
 def failing(
