@@ -19,11 +19,14 @@ T = TypeVar("T")
 
 
 class LoopClock:
-    """The time of the running event loop, the one that its sleeps go by."""
+    """The time of the event loop that it is made in, which its sleeps go by; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
 
     def now(self) -> float:
         """Seconds since an arbitrary, fixed moment."""
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
 
 
 class Pace(Executor):

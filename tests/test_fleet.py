@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,10 +40,13 @@ QUICK = Profile(
 
 async def ask_all(scripts: Scripts, model: TableModel, count: int, **fields: object) -> list[Asked]:
     spoiled = fields.pop("spoiled", ())
+    real_drafts: Any = fields.pop("real_drafts", ())
     async with running_edge(model) as server:
         clock = LoopClock()
         profiles = [replace(QUICK, **fields)] * count  # type: ignore[arg-type]
-        async with Fleet(server.address, profiles, scripts, clock) as fleet:
+        async with Fleet(
+            server.address, profiles, scripts, clock, connections=2, real_drafts=real_drafts
+        ) as fleet:
             asked = await asyncio.gather(
                 *(d.ask(d.number, clock.now(), spoil=d.number in spoiled) for d in fleet.devices)  # type: ignore[operator]
             )
@@ -98,6 +102,15 @@ async def test_foreign_texts_and_refusals_have_their_own_status() -> None:
     asked = await ask_all(Mixed(), model, 4, spoiled=(3,))
     assert [a.status for a in asked] == [WRONG, OK, OK, "INVALID_ARGUMENT"]
     assert "not below" in asked[3].detail and asked[3].num_tokens == 0
+
+
+async def test_a_real_draft_model_drafts_itself_and_gets_the_same_text() -> None:
+    model, other = table(), table(seed=1)
+    asked = await ask_all(TableScripts(model), model, 3, real_drafts=[table(), other])
+    assert [a.status for a in asked] == [OK] * 3
+    own, strange, scripted = ([r.num_accepted for r in a.rounds] for a in asked)
+    assert set(own[:-1]) == {4}, "a draft that is the target is always right"
+    assert sum(strange) < sum(own) and len(scripted) > len(own)
 
 
 def recorded(model: TableModel, num_answers: int) -> PairTrace:
