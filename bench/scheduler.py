@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import statistics
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from ..common.messages import Correction
 from ..edge.objective import token_table, value_of
 from ..edge.planner import SOLVERS
 from ..edge.scenario import OBJECTIVES, Device, Scenario
 from .multispin_setting import BANDWIDTH_HZ, LLAMA, NUM_DEVICES, QWEN, scenario
-from .report import at_least, at_most, console_for, finish
+from .report import RESULTS_DIR, at_least, at_most, console_for, finish
 
 SMALL_SCENARIOS, PAPER_SCENARIOS = 400, 100
 SIZES = (20, 100, 1000)
@@ -39,6 +41,8 @@ def command(
     compared = _compare(PAPER_SCENARIOS // 5 if quick else PAPER_SCENARIOS, console)
     times = _times(5 if quick else 25, console)
     _show(compared, times, console)
+    if not quick:
+        _plot(times, RESULTS_DIR / "scheduler.png")
     others = max(row["best_over_exact"] for row in compared["solvers"].values())
     finish(
         "scheduler",
@@ -126,11 +130,17 @@ def _compare(count: int, console: Console) -> dict[str, Any]:
 
 
 def _times(repeats: int, console: Console) -> dict[str, dict[str, dict[str, float]]]:
-    """Returns median seconds by solver and number of devices; bandwidth grows with the number."""
+    """Seconds by solver and number of devices, both pairs, many and few bits; bandwidth grows with the number."""
     times: dict[str, dict[str, dict[str, float]]] = {name: {} for name in SOLVERS}
     for K in track(SIZES, "solve times", console=console):
         drawn = [
-            scenario(LLAMA, seed, num_devices=K, bandwidth_hz=BANDWIDTH_HZ * K / NUM_DEVICES)
+            scenario(
+                (LLAMA, QWEN)[seed % 2],
+                seed,
+                num_devices=K,
+                bandwidth_hz=BANDWIDTH_HZ * K / NUM_DEVICES,
+                correction=(Correction.TOPK, Correction.COUPLED)[seed // 2 % 2],
+            )
             for seed in range(repeats)
         ]
         for name, solve in SOLVERS.items():
@@ -168,3 +178,20 @@ def _show(compared: dict[str, Any], times: dict[str, Any], console: Console) -> 
         )
         table.add_row(name, *quality, *milliseconds)
     console.print(table)
+
+
+def _plot(times: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for name, by_size in times.items():
+        milliseconds = [1e3 * one["cpu_s"] for one in by_size.values()]
+        axes.loglog([int(K) for K in by_size], milliseconds, marker="o", label=name)
+    axes.set(xlabel="devices", ylabel="median solve time, ms", title="one thread, processor time")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)

@@ -64,14 +64,15 @@ class Search:
         """Searches until the bound is reached or close enough; returns it."""
         open_ = self._root()
         while len(open_):
-            bound = max(float(open_.bound.max()), self.best)
-            close = bound <= self.best * (1 + gap) and self.entries > ENOUGH
-            if close or self.entries > TOO_MANY:
-                self._polish()
-                return max(bound, self.best)
             order = np.argsort(-open_.bound, kind="stable")
             per_box = len(self.load) * (self.scenario.max_draft_length + 1)
             n = max(1, min(BATCH, BATCH_ENTRIES // per_box))
+            if self.entries > ENOUGH:
+                n = min(n, int(np.sum(open_.bound > self.best * (1 + gap))))
+            if n == 0 or self.entries > TOO_MANY:
+                bound = float(open_.bound.max())
+                self._polish()
+                return max(bound, self.best)
             open_ = self._branch(open_.take(order[:n])).join(open_.take(order[n:]))
             open_ = open_.take(np.flatnonzero(open_.bound > self.best * (1 + ROUNDING)))
         return self.best
