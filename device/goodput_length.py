@@ -112,9 +112,10 @@ class GoodputLength:
     def _choose(self, drafted: bool) -> None:
         values = self.goodputs()
         best = 1 + int(np.argmax(values[1:]))
-        if self._k == 0 and not drafted:
-            self._resting += 1
-            if self._resting >= self._rest:
+        if not drafted:
+            # Rounds that the edge was asked for before, or that had no room for a draft, are no trials.
+            self._resting += self._k == 0
+            if self._k == 0 and self._resting >= self._rest:
                 self._k, self._trial = best, _TRIAL_ROUNDS
             return
         if self._trial > 1:

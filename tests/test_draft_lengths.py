@@ -269,6 +269,25 @@ def test_goodput_comes_back_when_drafting_pays_again() -> None:
     assert got > 0.9 * good.goodput(good.best()), np.bincount(lengths)
 
 
+def test_goodput_tries_again_even_if_the_edge_decodes_on_for_a_while() -> None:
+    policy = GoodputLength(8)
+    policy.reset(OPENED)
+    World(0.02, 0.002, 0.004).play(policy, 100)
+    for num_owed in (8, 16, 32, 64):
+        # Of a length chosen now, only the next draft hears.
+        for _ in range(512 // num_owed):
+            if policy.length():
+                break
+            for _ in range(num_owed):
+                policy.update(RoundOutcome(0, 0, 0.0, 0.004, 0.002))
+        tried = policy.length()
+        assert tried > 0
+        for _ in range(2):
+            assert policy.length() > 0
+            policy.update(RoundOutcome(tried, 0, 0.002 * tried, 0.004, 0.002))
+        assert policy.length() == 0
+
+
 def test_goodput_does_not_waver_between_lengths_of_equal_worth() -> None:
     policy = GoodputLength(8)
     policy.reset(OPENED)

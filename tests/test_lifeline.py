@@ -305,7 +305,7 @@ async def test_an_edge_that_does_not_come_back_is_given_up() -> None:
             await speculate(
                 edge.address, DRAFT, request(max_new_tokens=4000), length=stop, reconnect_s=0.8
             )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
 
 
 async def test_a_killed_edge_and_its_successor_give_one_answer() -> None:
@@ -421,7 +421,7 @@ async def test_an_edge_that_never_takes_the_session_back_is_given_up() -> None:
     async with ScriptedEdge(script) as edge:
         with pytest.raises(EdgeUnavailable, match="--reconnect-s"):
             await speculate(edge.target, HistoryModel(), request(), timeout_s=0.3, reconnect_s=0.5)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED])

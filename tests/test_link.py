@@ -24,7 +24,8 @@ from covspec.common.errors import EdgeUnavailable, InvalidRequest
 from covspec.common.link import Direction, LinkConfig
 from covspec.common.shaping_proxy import QUEUE_S, ShapingProxy, precise_loop
 from covspec.common.trace import TracedChannel
-from covspec.device.length import FixedLength, RoundOutcome
+from covspec.device.length import FixedLength, LengthName, RoundOutcome
+from covspec.device.tactics import Tactics
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -344,6 +345,20 @@ async def test_a_black_hole_within_an_answer_ends_at_the_timeout() -> None:
                 proxy.address, table(1), ASKED, length=After(2, proxy.black_hole), timeout_s=1.0
             )
         assert 1.0 <= time.perf_counter() - began < 5.0
+
+
+async def test_on_a_thin_link_drafts_that_lose_are_given_up() -> None:
+    """A row of the target takes 65 ms here, and nearly every draft token is rejected; the edge alone needs no rows."""
+    thin = LinkConfig(bandwidth_hz=1.45e5, snr_db=10.0, rtt_s=0.01)
+    target, draft = table(0, 2048), table(1, 2048)
+    asked = request(max_new_tokens=300, ignore_stop=True, temperature=1.0)
+    async with running_edge(target) as edge, ShapingProxy(edge.address, thin) as proxy:
+        policy = Tactics(length_policy=LengthName.GOODPUT)
+        done = await speculate(proxy.address, draft, asked, tactics=policy)
+    traffic, rounds = done.statistics.traffic, done.statistics.num_rounds
+    num_rows = traffic.down["rows"] / (2 * 2048)
+    # Enough to learn it, and a few to see whether it still holds.
+    assert 2 <= num_rows < 30 < 250 < rounds
 
 
 # The command
