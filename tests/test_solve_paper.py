@@ -31,6 +31,19 @@ def test_stationarity(alpha: float, log_phi: float, log_price: float) -> None:
     assert gain == pytest.approx(cost, abs=1e-6 * max(1.0, abs(gain)) / min(1.0, margin / phi))
 
 
+@REPEATABLE
+@given(st.floats(0.02, 0.98), st.floats(0.001, 0.02), st.floats(-2, 1), st.floats(-2, 2))
+def test_remark_2(alpha: float, more: float, log_phi: float, log_price: float) -> None:
+    """At one latency and price, more bandwidth for the device that is accepted more   Appendix E."""
+    s = scenario([(0.01, 4.0, alpha), (0.01, 4.0, min(0.999, alpha + more))])
+    phi = 10**log_phi
+    L = best_lengths(s, np.array([phi]), np.array([10**log_price]))
+    if L[0] <= 0 or np.any(phi - L * 0.01 < 1e-6 * phi):
+        return
+    share = s.load * L / (phi - L * 0.01)  # M(27)
+    assert L[1] > L[0] and share[1] > share[0]
+
+
 @pytest.mark.parametrize("exponent", [0, 1, 50, 700, 1e3, 1e6])
 def test_where_the_argument_of_w_overflows(exponent: float) -> None:
     """φ·β/(2·T) is the exponent of W_0's argument."""
