@@ -15,10 +15,13 @@ from ..common.messages import Correction, Draft, Mode, Open, Verdict
 from ..common.sampling import Sampling
 from ..device.edge_link import EdgeLink
 
+#: Messages of so many rounds are kept: a verdict may have 300 kB.
+KEPT = 60
+
 
 @dataclass(slots=True)
 class RoundTimes:
-    """Measured rounds. All lists have one entry a round; times in seconds."""
+    """Measured rounds. All lists have one entry a round, but `exchanges` only the first ones; times in seconds."""
 
     round_s: list[float] = field(default_factory=list)
     verify_s: list[float] = field(default_factory=list)
@@ -26,15 +29,18 @@ class RoundTimes:
     batch_size: list[int] = field(default_factory=list)
     num_accepted: list[int] = field(default_factory=list)
     rejected: list[bool] = field(default_factory=list)
+    exchanges: list[tuple[Draft, Verdict]] = field(default_factory=list)
 
-    def observe(self, seconds: float, verdict: Verdict, draft_length: int) -> None:
+    def observe(self, seconds: float, draft: Draft, verdict: Verdict) -> None:
         """Takes one round."""
+        if len(self.exchanges) < KEPT:
+            self.exchanges.append((draft, verdict))
         self.round_s.append(seconds)
         self.verify_s.append(verdict.verify_s)
         self.queue_s.append(verdict.queue_s)
         self.batch_size.append(verdict.batch_size)
         self.num_accepted.append(verdict.num_accepted)
-        self.rejected.append(verdict.num_accepted < draft_length)
+        self.rejected.append(verdict.num_accepted < len(draft.token_ids))
 
     @property
     def overhead_s(self) -> list[float]:
@@ -60,7 +66,7 @@ async def play_rounds(
             await stream.send(draft)
             verdict = await stream.receive()
             assert isinstance(verdict, Verdict), verdict
-            times.observe(time.perf_counter() - started, verdict, draft_length)
+            times.observe(time.perf_counter() - started, draft, verdict)
             committed, correction = verdict.committed_len, None
             if verdict.row is not None or verdict.candidates:
                 committed, correction = committed + 1, 0
