@@ -103,7 +103,7 @@ class SimSession:
 
     def send_opened(self, job: SimPrefill) -> None:
         """The prompt is in the target's row."""
-        self._asked.open_queue_s = (job.started_s or self._events.now_s) - job.arrived_s
+        self._asked.open_queue_s = (job.started_s or self._events.now_s) - self._queued_s
         self._asked.open_prefill_s = job.seconds
         self._send_down(opened_bytes(), self._opened)
 

@@ -1,6 +1,7 @@
 """A simulated edge: rows, prefills, batches, steps, as of edge/batcher.py, on times that were measured.
 
-Who is waited for and what is batched is decided by the edge's own queue (edge/round_queue.py).
+Who is waited for and what is batched is decided by the edge's own queue (edge/round_queue.py), how many prompt tokens
+may go beside drafts by its own budget (edge/prefill_budget.py).
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..edge.batcher import AGEING_TOKENS_PER_S, PREFILL_SHARE
+from ..edge.batcher import AGEING_TOKENS_PER_S
+from ..edge.prefill_budget import PrefillBudget
 from ..edge.round_queue import Batching, RoundQueue
+from ..edge.verify_time import AffineFit
 from .edge_times import EdgeTimes
 from .sim_answers import SimAnswer
 from .sim_events import Events, Serial
@@ -74,7 +77,8 @@ class SimEdge:
         self._events = events
         self._rounds: RoundQueue[EdgeSession] = RoundQueue(batching, max_tokens)
         self._prefills: list[SimPrefill] = []
-        self._max_tokens = max_tokens
+        self._step_time = AffineFit()
+        self._prefill_budget = PrefillBudget(max_tokens, self._step_time)
         self._num_free = num_rows
         self._waiting = deque[EdgeSession]()
         self._busy = False
@@ -125,58 +129,78 @@ class SimEdge:
             return
         now = self._events.now_s
         hold_s = self._rounds.hold_s(now)
-        if hold_s > _INSTANT_S and not self._prefills:
+        if hold_s > _INSTANT_S and not (self._prefills and self._fits(hold_s)):
             if self._wake_s != now + hold_s:
                 self._wake_s = now + hold_s
                 self._events.at(self._wake_s, self._wake)
             return
-        rounds = [] if hold_s > _INSTANT_S else self._rounds.take()
-        self._begin(rounds)
+        self._begin([] if hold_s > _INSTANT_S else self._rounds.take())
+
+    def _fits(self, hold_s: float) -> bool:
+        return self._prefill_budget.fits(hold_s, drafting=self._rounds.num_expected > 0)
 
     def _begin(self, rounds: list[EdgeSession]) -> None:
+        """Drafts and prefill chunks go into one step; after it, one picture is seen."""
         now, times = self._events.now_s, self.times
+        self._busy = True
         self._prefills.sort(key=self._order)
-        tile_s = 0.0
-        if self._prefills and self._prefills[0].picture:
-            first = self._prefills[0]
-            tile_s = times.tile_s
-            first.picture = False
-            place = 1 if first.session.answer.texts[0] else 0
-            first.parts.insert(place, times.num_visual_tokens)
+        seen = self._prefills[0] if self._prefills and self._prefills[0].picture else None
         num_tokens = sum(s.num_drafted + 1 for s in rounds)
-        budget = max(self._max_tokens - num_tokens, int(self._max_tokens * PREFILL_SHARE))
+        budget = self._prefill_budget.tokens(num_tokens, drafting=self._rounds.num_expected > 0)
         chunks: list[tuple[SimPrefill, int]] = []
         for job in self._prefills:
             if budget > 0 and not job.picture and job.parts:
                 size = min(budget, job.parts[0])
                 chunks.append((job, size))
                 budget -= size
+        if not (rounds or chunks):
+            self._see(seen)
+            return
         num_prompt = sum(size for _, size in chunks)
-        step_s = times.step_s(len(rounds), num_tokens, num_prompt) if rounds or chunks else 0.0
-        self._busy = True
-        self.busy_s += tile_s + step_s
-        started_s = now + tile_s
+        step_s = times.step_s(len(rounds), num_tokens, num_prompt)
+        self._step_time.observe(num_tokens + num_prompt, step_s)
+        self.busy_s += step_s
         for session in rounds:
-            session.taken(started_s, step_s, len(rounds))
+            session.taken(now, step_s, len(rounds))
         for job, _ in chunks:
-            job.started_s = job.started_s or started_s
+            job.started_s = job.started_s or now
             job.seconds += step_s
-        self._events.at(started_s + step_s, self._end, rounds, chunks)
+        self._events.at(now + step_s, self._end, rounds, chunks, seen)
 
-    def _end(self, rounds: list[EdgeSession], chunks: list[tuple[SimPrefill, int]]) -> None:
+    def _end(
+        self,
+        rounds: list[EdgeSession],
+        chunks: list[tuple[SimPrefill, int]],
+        seen: SimPrefill | None,
+    ) -> None:
         for job, size in chunks:
             job.parts[0] -= size
             if not job.parts[0]:
                 job.parts.pop(0)
         done = [job for job in self._prefills if job.done]
         self._prefills = [job for job in self._prefills if not job.done]
-        self._busy = False
         for session in rounds:
             if session.judge():
                 self._rounds.finish(session.id)
             session.send_verdict()
         for job in done:
             job.session.send_opened(job)
+        self._see(seen)
+
+    def _see(self, job: SimPrefill | None) -> None:
+        """The vision tower sees a picture, whose tokens then join the prompt."""
+        if job is None:
+            self._busy = False
+            self._wake()
+            return
+        self.busy_s += self.times.tile_s
+        self._events.at(self._events.now_s + self.times.tile_s, self._seen, job)
+
+    def _seen(self, job: SimPrefill) -> None:
+        job.picture = False
+        place = 1 if job.session.answer.texts[0] else 0
+        job.parts.insert(place, self.times.num_visual_tokens)
+        self._busy = False
         self._wake()
 
     def _order(self, job: SimPrefill) -> float:

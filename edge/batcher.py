@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from ..common.errors import CovspecError, EdgeFailure, EdgeUnavailable
 from ..common.messages import Draft, Mode, Verdict
 from ..common.model import Model
+from .prefill_budget import PrefillBudget
 from .round_queue import Batching, RoundQueue
 from .session import Session
 from .verifier import Outcome, Prefill, Round, Verifier
@@ -24,13 +25,6 @@ from .verify_time import VerifyTime
 
 logger = logging.getLogger(__name__)
 
-#: Share of a step's token budget that waiting prefills get at least.
-PREFILL_SHARE = 0.25
-#: While sessions draft, a step's prefills take this share of the time that the drafts take alone; but not fewer tokens.
-PREFILL_STALL = 0.75
-MIN_PREFILL = 16
-#: Steps after which their measured time is good enough for that.
-MIN_STEPS = 16
 #: Tokens by which a prefill gets shorter, in the order of service, for each second it has waited.
 AGEING_TOKENS_PER_S = 2000.0
 #: Verdicts of an edge-only session that may lie unread before its decoding pauses.
@@ -81,12 +75,10 @@ class Batcher:
         self.totals = Totals()
         self._model = model
         self._verifier = Verifier(model, now)
-        self._max_tokens = max_batched_tokens
+        self._prefill_budget = PrefillBudget(max_batched_tokens, self.verify_time.step)
         self._now = now
         self._on_fault = on_fault
         self._failed_steps = 0
-        #: Draft tokens of the last step that had any.
-        self._last_drafted = 0
         self._work = threading.Condition()
         self._rounds: RoundQueue[Round] = RoundQueue(batching, max_batched_tokens)
         self._prefills: list[Prefill] = []
@@ -228,7 +220,9 @@ class Batcher:
                     self._work.wait()
                     continue
                 hold = self._rounds.hold_s(self._now())
-                if hold > 0 and not (self._prefills and self._fits(hold)):
+                drafting = self._rounds.num_expected > 0
+                fits = self._prefill_budget.fits(hold, drafting=drafting)
+                if hold > 0 and not (self._prefills and fits):
                     self._work.wait(hold)
                     continue
                 rounds = [] if hold > 0 else self._rounds.take()
@@ -238,10 +232,6 @@ class Batcher:
                 )
                 return rounds, prefills
 
-    def _fits(self, hold: float) -> bool:
-        """Whether a step of prefills alone is over before the drafts that wait have to go."""
-        return self.verify_time.step.predict(self._prefill_budget(0)) <= hold
-
     def _prefill_order(self, job: Prefill) -> float:
         remaining = job.session.prompt_len - job.session.kv_len
         return remaining - AGEING_TOKENS_PER_S * (self._now() - job.arrived_s)
@@ -250,8 +240,8 @@ class Batcher:
         """Drafts and prefill chunks in one forward pass; when their outcomes are out, one tile of a picture."""
         started = self._now()
         used = sum(len(r.draft.token_ids) + len(r.session.pending) for r in rounds)
-        self._last_drafted = used or self._last_drafted
-        budget = self._prefill_budget(used)
+        drafting = self._rounds.num_expected > 0
+        budget = self._prefill_budget.tokens(used, drafting=drafting)
         chunks: list[tuple[Prefill, int]] = []
         for job in prefills:
             if budget > 0 and job.tiles is None and job.parts:
@@ -264,19 +254,6 @@ class Batcher:
             self._settle(outcomes)
         if prefills and prefills[0].tiles is not None:
             self._encode_tile(prefills[0])
-
-    def _prefill_budget(self, drafted: int) -> int:
-        """Tokens of prefills beside `drafted` tokens of drafts.
-
-        What these leave of the step's budget, at least a quarter of it. While sessions draft it is no more than what
-        takes PREFILL_STALL of their own verify time, so that a newcomer slows them down by a bounded factor.
-        """
-        budget = max(self._max_tokens - drafted, int(self._max_tokens * PREFILL_SHARE))
-        step = self.verify_time.step
-        if not self._rounds.num_expected or step.samples < MIN_STEPS or step.slope <= 0:
-            return budget
-        stall_s = PREFILL_STALL * step.predict(drafted or self._last_drafted)
-        return min(budget, max(MIN_PREFILL, int(stall_s / step.slope)))
 
     def _encode_tile(self, job: Prefill) -> None:
         """Shows the vision tower one more tile of the first waiting picture, so that no picture blocks a step."""

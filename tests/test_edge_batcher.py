@@ -17,7 +17,8 @@ from covspec.common.clock import ManualClock
 from covspec.common.messages import Draft, Limits
 from covspec.common.model import Step, VisualTokens
 from covspec.common.sampling import Sampling
-from covspec.edge.batcher import MIN_PREFILL, PREFILL_STALL, Batcher
+from covspec.edge.batcher import Batcher
+from covspec.edge.prefill_budget import MIN_PREFILL, PREFILL_STALL
 from covspec.edge.round_queue import Batching
 from covspec.edge.session import Session
 from covspec.edge.verifier import Prefill
