@@ -7,6 +7,7 @@
 | vanilla-sd | both, fixed length | ids and full float16 rows | at the edge | none survive |
 | u-hlm | both, one token a round | as vanilla-sd, for uncertain tokens alone | at the edge | skipped ones survive |
 | covspec | both, the paper's whole | ids and their log-probabilities | on the device | confident ones survive |
+| covspec-all | the same with all visual tokens | as covspec | on the device | confident ones survive |
 | covspec-exact | both, ours | ids | the target's own token | none survive |
 
 `System.flags` spells each out for `device-client`.
@@ -120,13 +121,17 @@ SYSTEMS: dict[str, System] = {
         calibrated=True,
     ),
     "covspec": _COVSPEC,
+    # 1/12 of a 100-token picture is fewer tokens than it has things to see; see docs/reproduction.md.
+    "covspec-all": replace(
+        _COVSPEC, title="CoVSpec, all visual tokens", selector=_EVERY, share=1.0
+    ),
     "covspec-exact": System(
         "covspec-exact (ours)",
         tactics=Tactics(
-            draft_length=12,
+            draft_length=8,
             length_policy=LengthName.GOODPUT,
             gate=Gate.OPTIMISTIC,
-            max_gated=4,
+            max_gated=8,
             branches=1,
         ),
     ),
