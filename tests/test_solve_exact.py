@@ -134,7 +134,7 @@ def test_bandwidth_and_latency(s: Scenario) -> None:
 
 @pytest.mark.parametrize("name", SOLVERS)
 def test_equal_devices_get_equal_shares(name: str) -> None:
-    for K in (1, 2, 7, 300):
+    for K in (1, 2, 7, 60):
         for alpha in (0.0, 0.5, 0.9, 1.0):
             s = scenario([(0.01, 4.0, alpha)] * K, bandwidth_hz=1e6 * K)
             plan = SOLVERS[name](s)
