@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -96,9 +95,8 @@ class ScheduleConfig:
     def scenarios(self, members: Sequence[Member], times: EdgeTimes) -> list[Scenario]:
         """What there is to plan for devices that are at work."""
         B = self.bandwidth_hz or UNMANAGED_HZ
-        # The median: one device that was put away for a while is no overhead of the others.
-        overheads_s = [m.task.overhead_s for m in members if m.task.overhead_s is not None]
-        overhead_s = statistics.median(overheads_s) if overheads_s else 0.0
+        together = len(members) if self.policy is Policy.MULTI_SPIN else 1
+        overhead_s = _overhead_s(members, together)
         devices = _devices(members)
         if self.policy is Policy.MULTI_SPIN:
             return [self._scenario(devices, B, times.fixed_s + overhead_s, times.per_draft_s)]
@@ -163,6 +161,15 @@ def _devices(members: Sequence[Member]) -> list[Device]:
         )
         for m in members
     ]
+
+
+def _overhead_s(members: Sequence[Member], together: int) -> float:
+    """What a round of so many devices takes besides what the model knows: it waits for the last of them.
+
+    The largest of n draws is on average about the n/(n+1) quantile of what they are drawn from.
+    """
+    seen_s = [overhead_s for m in members for overhead_s in m.task.overheads_s]
+    return float(np.quantile(seen_s, together / (together + 1))) if seen_s else 0.0
 
 
 def _worth(scenario: Scenario, L: Lengths, share: Floats) -> float:

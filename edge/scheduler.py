@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from ..common.errors import CovspecError
 from ..common.messages import Draft, Feature, Mode, Verdict
 from ..common.messages import Plan as Part
+from .accept_rate import AcceptRate
 from .plan import Plan
 from .scenario import Scenario
 from .schedule import EdgeTimes, Member, ScheduleConfig
@@ -37,6 +38,8 @@ AWAY_S = 10.0
 TIMEOUT_S, RETRY_S = 1.0, 1.0
 #: Planning rests this many times as long as solvers took, within bounds: they are to have a tenth of one core.
 REST, LEAST_REST_S, MOST_REST_S = 9.0, 0.005, 1.0
+#: C(18) over all devices: the tokens that its prior counts as, and eta.
+POOL_PRIOR_TOKENS, POOL_ETA = 8.0, 0.001
 #: Weight of the newest verdict in the mean time that the edge takes for one.
 NEWEST = 0.05
 
@@ -75,6 +78,8 @@ class Scheduler:
         #: Sessions that go through the target as well, but follow no plan.
         self._num_others = 0
         self._wait_s = 0.0
+        #: Of all devices: what a new one is taken to be like.
+        self._accept_rate = AcceptRate(weight=POOL_PRIOR_TOKENS, eta=POOL_ETA)
         self._stale = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
 
@@ -104,7 +109,7 @@ class Scheduler:
         if Feature.PLAN not in session.open.features:
             self._num_others += 1
             return
-        task = Task(session.open, session.vocab_size)
+        task = Task(session.open, session.vocab_size, self._accept_rate.value)
         self._members[session.id] = Member(session, task, self._now())
         self._all_changed()
 
@@ -140,6 +145,7 @@ class Scheduler:
             return verdict
         now = self._now()
         member.task.observe_verdict(draft, verdict)
+        self._accept_rate.observe(draft, verdict)
         if member.arrived_s is not None:
             wait_s = now - member.arrived_s
             self._wait_s += (NEWEST if self._wait_s else 1.0) * (wait_s - self._wait_s)

@@ -16,11 +16,12 @@ from covspec.common.errors import EdgeUnavailable
 from covspec.common.messages import Correction, DeviceProfile, Draft, Feature, Finish, Mode, Verdict
 from covspec.common.messages import Plan as Part
 from covspec.common.sampling import Sampling
+from covspec.edge.accept_rate import ETA, PRIOR_TOKENS
 from covspec.edge.goodput import ACCEPT_RATE_PRIOR, correction_bits
 from covspec.edge.planner import plan
 from covspec.edge.schedule import LONGEST, Policy, ScheduleConfig
 from covspec.edge.scheduler import AWAY_S
-from covspec.edge.task import ETA, Task
+from covspec.edge.task import Task
 
 # --- estimates -------------------------------------------------------------------------------------------------------
 
@@ -54,10 +55,21 @@ def test_the_accept_rate_of_many_rounds_is_found(alpha: float) -> None:
 def test_few_tokens_move_the_prior_by_their_number() -> None:
     t = task()
     assert t.accept_rate == ACCEPT_RATE_PRIOR
-    judged(t, 4, 0)  # one judged token, rejected, beside a prior that counts as 8
-    assert t.accept_rate == pytest.approx(ACCEPT_RATE_PRIOR * 8 / 9)
+    judged(t, 4, 0)  # one judged token, rejected, beside the prior's
+    n = PRIOR_TOKENS
+    assert t.accept_rate == pytest.approx(ACCEPT_RATE_PRIOR * n / (n + 1))
     judged(t, 4, 4)
-    assert t.accept_rate == pytest.approx((ACCEPT_RATE_PRIOR * 8 + 4) / 13)
+    assert t.accept_rate == pytest.approx((ACCEPT_RATE_PRIOR * n + 4) / (n + 5))
+
+
+def test_a_new_device_is_taken_to_be_like_the_others() -> None:
+    cell = Cell()
+    cell.join("a")
+    for _ in range(300):
+        cell.round("a", 4, 0)
+    cell.join("b")
+    (made,) = cell.scheduler.scenarios()
+    assert made.alpha[1] < 0.1
 
 
 def test_only_judged_tokens_count() -> None:
@@ -67,12 +79,12 @@ def test_only_judged_tokens_count() -> None:
     assert t.accept_rate == ACCEPT_RATE_PRIOR  # the cap cut it off: nothing was rejected
     gated = Draft(0, 0, (1,) * 4, num_gated=3)
     t.observe_verdict(gated, Verdict(0, 3, 4, 0))
-    assert t.accept_rate == pytest.approx(ACCEPT_RATE_PRIOR * 8 / 9)
+    assert t.accept_rate == pytest.approx(ACCEPT_RATE_PRIOR * PRIOR_TOKENS / (PRIOR_TOKENS + 1))
 
 
 def test_rounds_without_drafts_fade_towards_the_prior() -> None:
     t = task()
-    for _ in range(200):
+    for _ in range(400):
         judged(t, 4, 0)
     assert t.accept_rate < 0.05
     for _ in range(100):
@@ -83,7 +95,7 @@ def test_rounds_without_drafts_fade_towards_the_prior() -> None:
 def test_a_device_that_was_told_not_to_draft_is_tried_again() -> None:
     cell = Cell(bandwidth_hz=0.0)
     cell.join("a")
-    for _ in range(8):
+    for _ in range(80):
         cell.round("a", 4, 0, draft_s=2.0)  # half a second a token, and all for nothing
     asyncio.run(cell.plan_once())
     assert cell.part("a").draft_length == 0
@@ -112,7 +124,7 @@ def test_what_nobody_can_have_measured_is_ignored(draft_s: float, snr_db: float 
     judged(t, 4, 4, draft_s=draft_s, snr_db=snr_db)
     t.observe_gap(math.nan, draft_s, 0.0)
     t.observe_gap(-5.0, draft_s, 0.0)
-    assert (t.draft_token_s, t.spectral_efficiency, t.overhead_s) == (0.02, 1.0, None)
+    assert (t.draft_token_s, t.spectral_efficiency) == (0.02, 1.0) and not t.overheads_s
 
 
 def test_bits_are_those_of_the_mode_that_runs() -> None:
@@ -172,6 +184,25 @@ def test_what_a_round_takes_besides_is_measured() -> None:
     # Four tokens of 9 bits at 1 bit/s/Hz are on the air for a moment only.
     assert made.verify_fixed_s == pytest.approx(0.03 + 0.02, abs=2e-3)
     assert made.devices[0].draft_token_s == pytest.approx(0.01)
+
+
+def test_a_round_waits_for_the_last_of_its_devices() -> None:
+    rng = np.random.default_rng(2)
+    fixed = {}
+    for policy in Policy:
+        cell = Cell(policy, bandwidth_hz=0.0)
+        for i in range(20):
+            cell.join(f"d{i}")
+            cell.round(f"d{i}")
+        for _ in range(5):
+            for member in cell.scheduler._members.values():
+                member.task.observe_gap(0.02 + rng.exponential(0.01), 0.02, 0.0)
+        asyncio.run(cell.plan_once())
+        cell.round("d0")
+        fixed[policy] = cell.scheduler.scenarios()[0].verify_fixed_s
+    # The largest of 20 exponentials has a mean of 1 + 1/2 + … + 1/20 = 3.6 of theirs, one has a median of 0.7.
+    assert fixed[Policy.MULTI_SPIN] == pytest.approx(0.03 + 0.036, abs=0.012)
+    assert fixed[Policy.PER_DEVICE] == pytest.approx(0.04 + 0.007, abs=0.004)
 
 
 def test_one_device_that_was_put_away_is_no_overhead_of_the_others() -> None:
@@ -251,14 +282,15 @@ def test_estimates_that_tremble_change_no_plan() -> None:
         cell, rng = Cell(), np.random.default_rng(3)
         names = [f"d{i}" for i in range(4)]
         for i, name in enumerate(names):
-            cell.join(name, profile=DeviceProfile("", 0.01 + 0.002 * i, 0, 12.0 + i))
+            profile = DeviceProfile("", 0.01 + 0.002 * i, 0, 12.0 + i)
+            cell.join(name, profile=profile, correction=Correction.TOPK)
         scheduler = cell.scheduler
         for _ in range(30):
-            for name in names:
-                part = scheduler.ask(cell.sessions[name])
-                assert part is not None
-                run = int(np.argmin(np.append(rng.random(part.draft_length) < 0.8, False)))
-                cell.round(name, part.draft_length, run, draft_s=0.012 * part.draft_length)
+            for i, name in enumerate(names):
+                k = cell.part(name).draft_length
+                run = int(np.argmin(np.append(rng.random(k) < 0.8, False)))
+                token_s, snr_db = 0.012 * rng.uniform(0.9, 1.1), 12.0 + i + rng.uniform(-0.5, 0.5)
+                cell.round(name, k, run, draft_s=k * token_s, snr_db=snr_db)
             if not hysteresis:
                 for member in scheduler._members.values():
                     member.part = None
@@ -266,7 +298,7 @@ def test_estimates_that_tremble_change_no_plan() -> None:
         return scheduler.totals.told
 
     calm, nervous = changes(True), changes(False)
-    assert calm < nervous / 2, (calm, nervous)
+    assert calm < nervous / 3, (calm, nervous)
 
 
 def test_a_real_change_is_followed_at_once() -> None:
