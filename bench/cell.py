@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ from ..device.request import Request
 from ..device.selection import KeepAll
 from ..device.session import Session
 from ..edge.config import ServerConfig
+from ..edge.goodput import expected_tokens
 from ..edge.scenario import Device, Scenario
 from ..edge.server import EdgeServer
 
@@ -144,35 +146,59 @@ def _serve(parent: Connection, setting: Scenario, solver: str, scheduler: str) -
     asyncio.run(serve())
 
 
+class DeviceRound(NamedTuple):
+    """A round's end, on the loop's clock, and what came of its draft."""
+
+    ended_s: float
+    num_drafted: int
+    num_tokens: int
+
+
 @dataclass(slots=True)
 class DeviceRun:
-    """What one device did. Moments are on the loop's clock."""
+    """What one device did."""
 
-    commits: list[tuple[float, int]] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
+    accept_rate: float
+    rounds: list[DeviceRound] = field(default_factory=list)
     longest_wait_s: float = 0.0
     error: str = ""
+    _num_drafted: int = 0
 
     def __call__(self, event: events.Event) -> None:
         """Takes an event of its session."""
-        now = asyncio.get_running_loop().time()
         match event:
-            case events.Committed():
-                self.commits.append((now, len(event.token_ids)))
             case events.Drafted():
-                self.lengths.append(len(event.token_ids))
+                self._num_drafted = len(event.token_ids)
             case events.Judged():
                 self.longest_wait_s = max(self.longest_wait_s, event.wait_s)
+            case events.Committed():
+                now = asyncio.get_running_loop().time()
+                self.rounds.append(DeviceRound(now, self._num_drafted, len(event.token_ids)))
+                self._num_drafted = 0
             case _:
                 pass
 
     @property
+    def counted(self) -> list[DeviceRound]:
+        """Rounds after the first ones."""
+        return self.rounds[WARM_UP:]
+
+    @property
     def goodput(self) -> float:
-        """Committed tokens per second from the end of one round to the end of another, the first ones left out."""
-        counted = self.commits[WARM_UP:]
-        if len(counted) < 2:
+        """Committed tokens per second of the counted rounds."""
+        return self._per_second([r.num_tokens for r in self.counted])
+
+    @property
+    def mean_goodput(self) -> float:
+        """What drafts of these lengths commit on average in that time, M(12): free of the luck of the draws."""
+        lengths = [r.num_drafted for r in self.counted]
+        return self._per_second(expected_tokens(self.accept_rate, lengths).tolist())
+
+    def _per_second(self, tokens: Sequence[float]) -> float:
+        """From the end of the first counted round to that of the last one."""
+        if len(tokens) < 2:
             return 0.0
-        return sum(n for _, n in counted[1:]) / (counted[-1][0] - counted[0][0])
+        return sum(tokens[1:]) / (self.counted[-1].ended_s - self.counted[0].ended_s)
 
 
 async def run_cell(
@@ -181,7 +207,7 @@ async def run_cell(
     """Lets all devices of a setting decode at once for a while."""
     tables = {d.accept_rate: draft_table(d.accept_rate or 0.0) for d in setting.devices}
     links = [EdgeLink(address, timeout_s=60.0) for _ in setting.devices]
-    runs = [DeviceRun() for _ in setting.devices]
+    runs = [DeviceRun(d.accept_rate or 0.0) for d in setting.devices]
     tasks = [
         asyncio.create_task(_decode(link, device, setting.bandwidth_hz, tables, run, seed + i))
         for i, (link, device, run) in enumerate(zip(links, setting.devices, runs, strict=True))

@@ -10,6 +10,7 @@ from edges import running_edge
 
 from covspec.bench.cell import (
     WARM_UP,
+    DeviceRound,
     DeviceRun,
     TimedTarget,
     draft_table,
@@ -31,11 +32,12 @@ def test_drafts_are_accepted_as_often_as_asked_for(accept_rate: float) -> None:
 
 
 def test_goodput_is_that_of_whole_rounds_without_the_first_ones() -> None:
-    run = DeviceRun()
-    assert run.goodput == 0.0
-    run.commits = [(float(i), 100) for i in range(WARM_UP)]
-    run.commits += [(10.0, 50), (12.0, 3), (15.0, 7)]
+    run = DeviceRun(0.5)
+    assert run.goodput == run.mean_goodput == 0.0
+    run.rounds = [DeviceRound(float(i), 9, 100) for i in range(WARM_UP)]
+    run.rounds += [DeviceRound(10.0, 8, 50), DeviceRound(12.0, 1, 3), DeviceRound(15.0, 0, 7)]
     assert run.goodput == pytest.approx(10 / 5)
+    assert run.mean_goodput == pytest.approx((1.5 + 1.0) / 5)
 
 
 async def test_a_small_cell_runs_by_its_plans() -> None:
@@ -48,4 +50,4 @@ async def test_a_small_cell_runs_by_its_plans() -> None:
         assert edge.engine is not None and edge.engine.scheduler is not None
         assert edge.engine.scheduler.totals.adopted > 0
     assert [run.error for run in runs] == ["", "", ""]
-    assert all(run.goodput > 0 and set(run.lengths) - {8} for run in runs)
+    assert all(run.goodput > 0 and {r.num_drafted for r in run.rounds} - {8} for run in runs)
