@@ -131,7 +131,7 @@ def _served_lengths(pair: Pair, console: Console, *, quick: bool) -> list[dict[s
         LENGTHS[3:4] if quick else LENGTHS, f"served, {pair.name}", console=console
     ):
         plan = plan_of(drawn, "homogeneous", np.full(len(drawn.devices), length))
-        points.append({"draft_length": length} | _served(drawn, plan, quick=quick))
+        points.append({"draft_length": length} | _served(drawn, plan, length, quick=quick))
     return points
 
 
@@ -140,13 +140,13 @@ def _served_schemes(pair: Pair, console: Console, *, quick: bool) -> dict[str, A
     drawn = scenario(pair, 0)
     schemes = SCHEMES[::3] if quick else SCHEMES
     return {
-        scheme: _served(drawn, SOLVERS[scheme](drawn), quick=quick)
+        scheme: _served(drawn, SOLVERS[scheme](drawn), 0, quick=quick)
         for scheme in track(schemes, f"served schemes, {pair.name}", console=console)
     }
 
 
-def _served(drawn: Scenario, plan: Plan, *, quick: bool) -> dict[str, Any]:
-    return asdict(serve(drawn, plan, 2 if quick else ROUNDS))
+def _served(drawn: Scenario, plan: Plan, seed: int, *, quick: bool) -> dict[str, Any]:
+    return asdict(serve(drawn, plan, 2 if quick else ROUNDS, seed))
 
 
 def _worst(results: dict[str, Any]) -> float:

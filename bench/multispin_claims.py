@@ -58,13 +58,16 @@ def _goodput_against_length(pair: Pair, figures: dict[str, Any]) -> Iterator[Cla
         f"at {figures['3'][_PAPER]['best_length']} tokens",
         bool(np.all(rises[:-1] >= rises[1:])),
     )
-    ratios = np.array([p["measured"] / p["theory"] for p in figures["3"]["measured"]])
+    points = figures["3"]["measured"]
+    ratios = np.array([p["measured"] / p["theory"] for p in points])
+    tokens = np.array([p["tokens_per_round"] / p["expected_tokens"] for p in points])
     yield Claim(
         3,
         pair.name,
         "measured and theoretical goodput match closely",
         "yes",
-        f"measured is {100 * (ratios.mean() - 1):+.1f} % on average, {100 * (ratios.min() - 1):+.1f} % at worst",
+        f"measured is {100 * (ratios.mean() - 1):+.1f} % on average; "
+        f"tokens a round {100 * (tokens.mean() - 1):+.1f} %",
         bool(abs(ratios.mean() - 1) <= TOLERANCE),
     )
     for name, text, sign in (

@@ -80,13 +80,24 @@ def _claims(found: list[Claim]) -> list[str]:
 
 def _served(results: dict[str, Any]) -> list[str]:
     return _table(
-        ["pair", "scheme", "measured, tokens/s", "theory, tokens/s", "round, ms", "planned, ms"],
+        [
+            "pair",
+            "scheme",
+            "measured, tokens/s",
+            "theory, tokens/s",
+            "tokens/round",
+            "expected",
+            "round, ms",
+            "planned, ms",
+        ],
         [
             [
                 pair,
                 scheme,
                 f"{one['measured']:.1f}",
                 f"{one['theory']:.1f}",
+                f"{one['tokens_per_round']:.1f}",
+                f"{one['expected_tokens']:.1f}",
                 f"{1e3 * one['round_s']:.0f}",
                 f"{1e3 * one['planned_round_s']:.0f}",
             ]

@@ -47,9 +47,9 @@ def _grid(
         for axes, correction in zip(row, CORRECTIONS, strict=True):
             draw(axes, by_pair[pair.name], correction.value)
             axes.set_title(f"{pair.name}, {_TITLES[correction.value]}", fontsize=10)
-            axes.set_ylim(bottom=0)
             axes.grid(alpha=0.3)
         row[0].set_ylabel(_GOODPUT)
+        row[0].set_ylim(bottom=0)  # of the whole row, once all is drawn
     if grid[0, 0].get_legend_handles_labels()[0]:
         grid[0, 0].legend(fontsize=8)
     return _save(figure, folder, number)

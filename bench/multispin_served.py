@@ -46,6 +46,9 @@ class Served:
     #: Mean time from verdict to verdict, s, and φ + T^ver.
     round_s: float
     planned_round_s: float
+    #: Tokens of all devices in a round, and their expectation.
+    tokens_per_round: float
+    expected_tokens: float
 
 
 class TimedTable(TableModel):
@@ -67,10 +70,10 @@ class TimedTable(TableModel):
         return results
 
 
-def serve(scenario: Scenario, plan: Plan, num_rounds: int) -> Served:
-    """Runs about `num_rounds` synchronous rounds of a plan."""
+def serve(scenario: Scenario, plan: Plan, num_rounds: int, seed: int = 0) -> Served:
+    """Runs about `num_rounds` synchronous rounds of a plan. seed: of what is accepted."""
     with asyncio.Runner(loop_factory=precise_loop) as runner:
-        asked = runner.run(_ask(scenario, profiles_of(scenario, plan, num_rounds)))
+        asked = runner.run(_ask(scenario, profiles_of(scenario, plan, num_rounds), seed))
     return _served(asked, plan, scenario.T_ver)
 
 
@@ -96,10 +99,7 @@ def profiles_of(scenario: Scenario, plan: Plan, num_rounds: int) -> list[Profile
     ]
 
 
-async def _ask(
-    scenario: Scenario,
-    profiles: Sequence[Profile],
-) -> list[Asked]:
+async def _ask(scenario: Scenario, profiles: Sequence[Profile], seed: int) -> list[Asked]:
     """Every device asks one question; when the first has its answer, the others are broken off."""
     target = TimedTable(scenario.verify_fixed_s, scenario.verify_per_draft_s)
     config = ServerConfig(
@@ -111,7 +111,7 @@ async def _ask(
         max_num_batched_tokens=1 << 14,
         shutdown_timeout_s=0.5,
     )
-    scripts = TableScripts(target)
+    scripts = TableScripts(target, seed)
     for number, profile in enumerate(profiles):
         scripts.script(number, profile)  # now: later it would hold up the devices
     server = EdgeServer(config, target)
@@ -146,4 +146,6 @@ def _served(asked: Sequence[Asked], plan: Plan, T_ver: float) -> Served:
         num_rounds=num_rounds,
         round_s=float(end - begin) / num_rounds,
         planned_round_s=plan.latency_s + T_ver,
+        tokens_per_round=tokens / num_rounds,
+        expected_tokens=plan.goodput * (plan.latency_s + T_ver),
     )
