@@ -185,7 +185,7 @@ def _open_to_proto(m: Open) -> pb.Open:
         sampling=pb.Sampling(
             temperature=m.sampling.temperature,
             top_k=m.sampling.top_k,
-            top_p=m.sampling.top_p,
+            top_p=0.0 if m.sampling.top_p == 1 else m.sampling.top_p,
             seed=m.sampling.seed,
             max_new_tokens=m.sampling.max_new_tokens,
             ignore_stop=m.sampling.ignore_stop,
@@ -230,7 +230,7 @@ def _open_from_proto(m: pb.Open) -> Open:
         sampling=Sampling(
             temperature=m.sampling.temperature,
             top_k=m.sampling.top_k,
-            top_p=m.sampling.top_p,
+            top_p=m.sampling.top_p or 1.0,
             seed=m.sampling.seed,
             max_new_tokens=m.sampling.max_new_tokens,
             ignore_stop=m.sampling.ignore_stop,
@@ -472,7 +472,7 @@ def _verdict_to_proto(m: Verdict) -> pb.Verdict:
         plan=_plan_to_proto(m.plan),
         queue_us=_microseconds(m.queue_s),
         verify_us=_microseconds(m.verify_s),
-        batch_size=m.batch_size,
+        batch_size=m.batch_size if m.batch_size > 1 else 0,
     )
     if m.row is not None:
         out.row = _float16_bytes(m.row)
@@ -494,7 +494,7 @@ def _verdict_from_proto(m: pb.Verdict) -> Verdict:
         plan=_plan_from_proto(m),
         queue_s=m.queue_us / 1e6,
         verify_s=m.verify_us / 1e6,
-        batch_size=m.batch_size,
+        batch_size=m.batch_size or 1,
     )
 
 

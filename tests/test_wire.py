@@ -298,3 +298,14 @@ def test_another_protocol_version_is_refused(version: int) -> None:
 def test_malformed_responses_are_refused(response: pb.DecodeResponse) -> None:
     with pytest.raises(InvalidRequest):
         wire.from_response(response)
+
+
+def test_what_is_usual_takes_no_bytes() -> None:
+    """A verdict of a batch of one, a distribution that is not cut: read as they were written."""
+    alone = Verdict(3, 2, 9, 7)
+    assert alone.batch_size == 1 and wire.from_response(wire.to_response(alone)) == alone
+    assert not wire.to_response(alone).verdict.batch_size
+    opened = wire.to_request(Open((1,), Sampling(1.0), bytes(32)))
+    assert not opened.open.sampling.top_p
+    read = wire.from_request(opened)
+    assert isinstance(read, Open) and read.sampling.top_p == 1.0
