@@ -18,7 +18,7 @@ from .scenario import OBJECTIVES, Device, Scenario
 #: Raised by one with every change that an older peer cannot understand.
 SCHEDULE_VERSION = 1
 #: Devices in one request; what is more is refused before anything is allocated.
-MAX_DEVICES = 65_536
+MAX_DEVICES = 10_000
 MAX_ID_BYTES = 64
 
 #: Names of the enums' values as flags and scenarios write them; the zero leaves the choice to the scheduler.

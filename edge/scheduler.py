@@ -37,7 +37,7 @@ AWAY_S = 10.0
 #: Longest wait for a plan; and the pause before the next try.
 TIMEOUT_S, RETRY_S = 1.0, 1.0
 #: Planning rests this many times as long as solvers took, within bounds: they are to have a tenth of one core.
-REST, LEAST_REST_S, MOST_REST_S = 9.0, 0.005, 1.0
+REST, LEAST_REST_S, MOST_REST_S = 9.0, 0.005, 5.0
 #: C(18) over all devices: the tokens that its prior counts as, and eta.
 POOL_PRIOR_TOKENS, POOL_ETA = 8.0, 0.001
 #: Weight of the newest verdict in the mean time that the edge takes for one.
