@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from edges import table
+from edges import Faulty, running_edge, table
 from typer.testing import CliRunner
 
 from covspec.bench import cli
 from covspec.bench.edge_times import EdgeTimes, load_edge_times, measure_model, with_processes
-from covspec.bench.load import Plan
+from covspec.bench.load import Load, Plan
+from covspec.bench.load_report import load_results
 from covspec.bench.multispin_setting import LLAMA, scenario
 from covspec.bench.multispin_simulation import simulate_round
 from covspec.bench.sim_answers import DrawnAnswers, RecordedAnswers, message_bytes
@@ -22,10 +24,14 @@ from covspec.bench.sim_deployment import Deployment, simulate
 from covspec.bench.simulation import Cell
 from covspec.common.errors import InvalidRequest
 from covspec.common.link import LinkConfig
+from covspec.common.model import Step
 from covspec.common.pair_trace import PairTrace, RecordedAnswer
 from covspec.common.prompt import Prompt
+from covspec.device.fleet import Fleet
 from covspec.device.length import LengthName
+from covspec.device.pace import LoopClock
 from covspec.device.profile import Mix, Profile, read_mix
+from covspec.device.script import TableScripts
 from covspec.edge.round_queue import Batching
 
 #: A link that takes no time.
@@ -48,10 +54,10 @@ def test_one_at_a_time_is_the_queue_of_theory(load: float) -> None:
     """Requests of one round each, Poisson arrivals, constant service: M/D/1, W = rho S / 2 (1 - rho)."""
     service_s = 0.01
     cell = Cell([INSTANT] * 400, DrawnAnswers(), EdgeTimes(service_s, 0, 0, 0), Batching(0.0, 1))
-    log = cell.run(Plan(num_prompts=10_000, request_rate=load / service_s, seed=2))
+    log = cell.run(Plan(num_prompts=5_000, request_rate=load / service_s, seed=2))
     waits = np.array([a.rounds[0].queue_s for a in log.ended])
-    assert len(waits) == 10_000
-    assert waits.mean() == pytest.approx(load * service_s / 2 / (1 - load), rel=0.1)
+    assert len(waits) == 5_000
+    assert waits.mean() == pytest.approx(load * service_s / 2 / (1 - load), rel=0.15)
     # Nobody waits who comes to an idle edge: P(W = 0) = 1 - rho.
     assert (waits < 1e-9).mean() == pytest.approx(1 - load, abs=0.02)
     assert all(a.rounds[0].verify_s == pytest.approx(service_s) for a in log.ended[:50])
@@ -118,6 +124,54 @@ def test_synchronous_rounds_are_those_of_multi_spin() -> None:
         assert found["goodput_tokens_per_s"] == pytest.approx(
             found["expected_tokens_per_s"], rel=0.04
         )
+
+
+class Slow(Faulty):
+    """A model whose steps take as long as these times say."""
+
+    times = EdgeTimes(0.030, 0.004, 0.0005, 0.001)
+
+    def before(self, steps: list[Step]) -> None:
+        drafts = [s.num_tokens for s in steps if s.num_logits]
+        prompts = sum(s.num_tokens for s in steps if not s.num_logits)
+        time.sleep(self.times.step_s(len(drafts), sum(drafts), prompts))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 8])
+async def test_a_real_edge_and_its_simulation_agree(count: int) -> None:
+    """In real time, on a machine that does little else: what a model takes is known, all else is gRPC's."""
+    profile = Profile(
+        "phone",
+        draft_token_s=0.02,
+        prefill_s=0.1,
+        spread=0.3,
+        draft_length=5,
+        think_s=0.5,
+        prompt_len=40,
+        max_new_tokens=40,
+        link=LinkConfig(5e6, 10.0, rtt_s=0.04, fading="rayleigh"),
+    )
+    plan = Plan(duration_s=30.0, ramp_up_s=3.0, seed=5)
+    profiles = Mix((profile,)).draw(count, plan.seed)
+    async with running_edge(Slow(table(vocab=64)), max_num_seqs=64) as server:
+        clock, scripts = LoopClock(), TableScripts(table(vocab=64), plan.seed, 64)
+        for number in range(64):
+            scripts.script(number, profile)
+        async with Fleet(server.address, profiles, scripts, clock, seed=plan.seed) as fleet:
+            measured = load_results(await Load(plan, fleet.devices, clock).run(), count)
+    cell = Cell(profiles, DrawnAnswers(plan.seed), Slow.times, Batching(0.002, 64), num_rows=64)
+    simulated = load_results(cell.run(plan), count)
+    assert measured["requests"]["failed"] == 0
+    for a, b in (
+        (measured["goodput_tokens_per_s"], simulated["goodput_tokens_per_s"]),
+        *(
+            (measured[name][mark], simulated[name][mark])
+            for name in ("round_s", "e2el_s", "ttft_s")
+            for mark in ("p50", "p95")
+        ),
+    ):
+        assert b == pytest.approx(a, rel=0.1)
 
 
 def deployment(**fields: Any) -> Deployment:
