@@ -30,9 +30,6 @@ def load_page(report: dict[str, Any]) -> str:
     results = report["results"]
     title = f"Load test: {results['num_clients']} devices against {report['edge']['model']}"
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f"<p>{html.escape(report['began_at'])} · {html.escape(report['machine']['cpu'])}, "
-        f"{report['machine']['cores']} cores</p>",
         '<p class="bad">Interrupted: these numbers are of a part of the load.</p>'
         if results["interrupted"]
         else "",
@@ -61,13 +58,8 @@ def load_page(report: dict[str, Any]) -> str:
             for status, count in results["failures"].items()
         ]
         parts += ["<h2>Failures</h2>", _table(("status", "requests", "for example"), rows)]
-    settings = "\n".join(f"{key}: {value}" for key, value in report["settings"].items())
-    parts += ["<h2>Settings</h2>", f"<pre>{html.escape(settings)}</pre>"]
-    body = "\n".join(parts)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
-    )
+    parts += ["<h2>Settings</h2>", _settings(report)]
+    return _page(title, report, parts)
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -170,3 +162,54 @@ def _histograms(axes: list[Axes], results: dict[str, Any]) -> None:
     accepted = results["accept"].get("num_accepted", {})
     axes[1].bar([int(k) for k in accepted], list(accepted.values()))
     axes[1].set(xlabel="accepted tokens", ylabel="rounds")
+
+
+def sweep_page(report: dict[str, Any]) -> str:
+    """A sweep as a page: goodput over devices, and what each variant amounts to."""
+    variants = report["results"]["variants"]
+    sizes = report["results"]["sizes"]
+
+    def draw(axes: list[Axes]) -> None:
+        for name, variant in variants.items():
+            for place, key, scale in ((0, "goodput_tokens_per_s", 1.0), (1, "round_p95_s", 1e3)):
+                points = [(n, variant[key].get(str(n))) for n in sizes]
+                known = [(n, scale * value) for n, value in points if value is not None]
+                axes[place].plot(*zip(*known, strict=True), "o-", label=name)
+        for each, text in zip(axes, ("tokens/s", "round p95, ms"), strict=True):
+            each.set(xlabel="devices", ylabel=text, xscale="log", ylim=(0, None))
+            each.grid(alpha=0.3)
+        axes[0].legend()
+
+    rows = []
+    for name, variant in variants.items():
+        fit, best = variant["verify_fit"], max(variant["goodput_tokens_per_s"].values())
+        line = (
+            f"{1e3 * fit['fixed_s']:.2f} + K · {1e3 * fit['per_session_s']:.3f} (R² {fit['r2']:.3f})"
+            if fit
+            else "–"
+        )
+        rows.append((name, f"{best:,.0f}", str(variant["knee"]), line, str(variant["failed"])))
+    head = ("edge", "best goodput, tokens/s", "knee, devices", "verify time, ms", "failures")
+    parts = [_figure(draw, columns=2), _table(head, rows), "<h2>Settings</h2>", _settings(report)]
+    return _page("Load tests of growing size", report, parts)
+
+
+def _page(title: str, report: dict[str, Any], parts: list[str]) -> str:
+    machine = report["machine"]
+    body = "\n".join(
+        [
+            f"<h1>{html.escape(title)}</h1>",
+            f"<p>{html.escape(report['began_at'])} · {html.escape(machine['cpu'])}, "
+            f"{machine['cores']} cores</p>",
+            *parts,
+        ]
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+    )
+
+
+def _settings(report: dict[str, Any]) -> str:
+    lines = "\n".join(f"{key}: {value}" for key, value in report["settings"].items())
+    return f"<pre>{html.escape(lines)}</pre>"

@@ -89,8 +89,8 @@ def run_sweep(
                     edge.address, asked, plan, edge_pid=edge.pid, console=console
                 )
             if runs[size]["interrupted"]:
-                return {"sizes": sizes, "variants": out | {name: _variant_results(runs)}}
-        out[name] = _variant_results(runs)
+                return {"sizes": sizes, "variants": out | {name: variant_results(runs)}}
+        out[name] = variant_results(runs)
     return {"sizes": sizes, "variants": out}
 
 
@@ -126,7 +126,8 @@ def _planned(crowd: Crowd) -> Crowd:
     return dataclasses.replace(crowd, profiles=profiles)
 
 
-def _variant_results(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def variant_results(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """What loads of several sizes on one kind of edge come to."""
     goodputs = {size: run["goodput_tokens_per_s"] for size, run in runs.items()}
     return {
         "goodput_tokens_per_s": {str(size): goodput for size, goodput in goodputs.items()},

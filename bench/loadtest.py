@@ -152,6 +152,7 @@ def command(
             profiles = [_in_cell(profile, uplink_bandwidth_hz, count) for profile in profiles]
         return Crowd(tuple(profiles), trace, connections, timeout_s, real_drafts, draft_model)
 
+    began_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     args = shlex.split(edge_args)
     if uplink_bandwidth_hz:
         args += ["--uplink-bandwidth-hz", str(uplink_bandwidth_hz)]
@@ -159,12 +160,10 @@ def command(
         if edge:
             raise InvalidRequest("--sweep starts edges of its own: leave out --edge")
         sizes, names = parse_sweep(sweep), parse_variants(variants)
-        _sweep(
-            run_sweep(sizes, names, model, args, crowd, plan, console), settings, result_dir, json
-        )
+        swept = run_sweep(sizes, names, model, args, crowd, plan, console)
+        _end_sweep(swept, began_at, settings, result_dir, json)
         return
 
-    begun_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     with edge_for(edge, model, num_clients, args) as serving:
         results, info = run_load(
             serving.address,
@@ -176,7 +175,7 @@ def command(
         )
     report = {
         "kind": "loadtest",
-        "began_at": begun_at,
+        "began_at": began_at,
         "machine": machine(),
         "settings": settings,
         "edge": {"model": info.model_names[0], "quantization": info.quantization},
@@ -224,12 +223,16 @@ def write_report(report: dict[str, Any], folder: Path) -> tuple[Path, Path]:
     """Writes the JSON object and the page. Returns where."""
     from .load_page import load_page
 
-    folder.mkdir(parents=True, exist_ok=True)
     clients = report["results"]["num_clients"]
     stem = f"loadtest-{report['began_at'][:19].replace(':', '')}-{clients}"
+    return _write(folder, stem, report, load_page(report))
+
+
+def _write(folder: Path, stem: str, report: dict[str, Any], page: str) -> tuple[Path, Path]:
+    folder.mkdir(parents=True, exist_ok=True)
     paths = folder / f"{stem}.json", folder / f"{stem}.html"
     paths[0].write_text(json_.dumps(report, indent=2) + "\n", encoding="utf-8")
-    paths[1].write_text(load_page(report), encoding="utf-8")
+    paths[1].write_text(page, encoding="utf-8")
     return paths
 
 
@@ -244,17 +247,28 @@ def read_report(path: Path) -> dict[str, Any]:
     return report
 
 
-def _sweep(
-    results: dict[str, Any], settings: dict[str, Any], folder: Path | None, as_json: bool
+def _end_sweep(
+    results: dict[str, Any],
+    began_at: str,
+    settings: dict[str, Any],
+    folder: Path | None,
+    as_json: bool,
 ) -> None:
     console = console_for(as_json)
     console.print(sweep_table(results))
-    report = {"kind": "sweep", "machine": machine(), "settings": settings, "results": results}
+    report = {
+        "kind": "sweep",
+        "began_at": began_at,
+        "machine": machine(),
+        "settings": settings,
+        "results": results,
+    }
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"sweep-{time.strftime('%Y-%m-%dT%H%M%S')}.json"
-        path.write_text(json_.dumps(report, indent=2) + "\n", encoding="utf-8")
-        console.print(f"written to {path}")
+        from .load_page import sweep_page
+
+        stem = f"sweep-{began_at[:19].replace(':', '')}"
+        for path in _write(folder, stem, report, sweep_page(report)):
+            console.print(f"written to {path}")
     if as_json:
         print(json_.dumps(report), flush=True)
     if any(variant["interrupted"] for variant in results["variants"].values()):

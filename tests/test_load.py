@@ -14,8 +14,9 @@ from virtual_time import run_virtual
 
 from covspec.bench.arrivals import gamma_arrivals, read_arrivals
 from covspec.bench.load import BACK_OFF_S, Load, LoadLog, Plan
-from covspec.bench.load_page import load_page
+from covspec.bench.load_page import load_page, sweep_page
 from covspec.bench.load_report import jain, load_results, verify_fit
+from covspec.bench.load_sweep import knee, parse_sweep, parse_variants, variant_results
 from covspec.bench.load_table import compare_table, summary_rows
 from covspec.common.errors import InvalidRequest
 from covspec.device.fleet import INTERRUPTED, OK, Asked, RoundParts, Watch
@@ -287,3 +288,24 @@ def test_two_reports_are_compared_line_by_line() -> None:
     assert (cells[1][at], cells[2][at], cells[3][at]) == ("200.00", "100.00", "0.500")
     at = cells[0].index("failed requests, %")
     assert cells[3][at] == "–"
+
+
+def test_a_sweep_finds_where_it_bends() -> None:
+    assert knee({1: 10.0, 2: 19.0, 4: 36.0, 8: 38.0, 16: 37.0}) == 4
+    assert knee({1: 5.0}) == 1
+    assert parse_sweep("clients=4,1,2,2") == [1, 2, 4]
+    assert parse_variants("rounds, exact") == ["rounds", "exact"]
+    for parse, spec in (
+        (parse_sweep, "users=1"),
+        (parse_sweep, "clients=0"),
+        (parse_sweep, "clients=some"),
+        (parse_variants, "rounds,magic"),
+        (parse_variants, ""),
+    ):
+        with pytest.raises(InvalidRequest, match="--sweep|--variants"):
+            parse(spec)
+    runs = {n: load_results(play(Plan(duration_s=9), lambda _: 0.2, n), n) for n in (1, 2, 4)}
+    swept = {"sizes": [1, 2, 4], "variants": {"rounds": variant_results(runs)}}
+    assert swept["variants"]["rounds"]["knee"] == 4  # type: ignore[index]
+    page = sweep_page(report(swept))  # type: ignore[arg-type]
+    assert page.count("<svg") == 1 and "rounds" in page and "src=" not in page
