@@ -39,6 +39,11 @@ class Admission:
         return self._num_rows - len(self._free)
 
     @property
+    def is_full(self) -> bool:
+        """Whether the next session has to wait."""
+        return not self._free
+
+    @property
     def num_waiting(self) -> int:
         """Sessions that wait for a row."""
         return sum(not waiter.done() for waiter in self._waiting)

@@ -101,12 +101,12 @@ class Engine:
         committed = request.committed_ids if isinstance(request, Resume) else ()
         self._check(opening, committed)
         pixels = await self._read_image(opening)
-        prompt_len = len(opening.prompt_ids) + (pixels.num_visual_tokens - 1 if pixels else 0)
-        if prompt_len + max(1, len(committed)) > self.config.row_len:
-            raise TooLong(
-                f"the prompt takes {prompt_len} tokens ({pixels.num_visual_tokens if pixels else 0} of them visual), "
-                f"but the target's context holds {self.config.row_len}: shorten the query or use a smaller picture"
-            )
+        num_visual = pixels.num_visual_tokens if pixels else 0
+        prompt_len = len(opening.prompt_ids) + (num_visual - 1 if pixels else 0)
+        self._check_fits(prompt_len, num_visual, len(committed))
+        if self.admission.is_full:
+            # Tiles take ten times the memory of the picture's file: who waits for a row reads it again.
+            pixels = None
         row = await self.admission.acquire()
         session = Session(
             id=secrets.token_hex(8),
@@ -127,6 +127,7 @@ class Engine:
         if self.scheduler is not None:
             self.scheduler.join(session)
         try:
+            pixels = pixels or await self._read_image(opening)
             job = await self._prefill(session, pixels)
             yield session, self._opened(session, job, arrived)
         finally:
@@ -203,6 +204,8 @@ class Engine:
             )
         if not opening.prompt_ids:
             raise InvalidRequest("open.prompt_ids: the prompt is empty")
+        # Before every id is looked at: a prompt of a million would hold up everybody.
+        self._check_fits(len(opening.prompt_ids), 0, len(committed))
         if opening.image and model.image_token_id is None:
             raise InvalidRequest(f"open.image: {self.config.model_names[0]} does not see pictures")
         position = opening.image_position
@@ -228,6 +231,13 @@ class Engine:
         if len(opening.image) > self.config.limits.max_image_bytes:
             raise InvalidRequest(
                 f"open.image: {len(opening.image)} bytes, at most {self.config.limits.max_image_bytes}"
+            )
+
+    def _check_fits(self, prompt_len: int, num_visual: int, num_committed: int) -> None:
+        if prompt_len + max(1, num_committed) > self.config.row_len:
+            raise TooLong(
+                f"the prompt takes {prompt_len} tokens ({num_visual} of them visual), but the target's context holds "
+                f"{self.config.row_len}: shorten the query or use a smaller picture"
             )
 
     async def _read_image(self, opening: Open) -> Pixels | None:

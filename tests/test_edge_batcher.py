@@ -14,10 +14,10 @@ import numpy as np
 from edges import VOCAB, Faulty, opening, table
 
 from covspec.common.clock import ManualClock
-from covspec.common.messages import Draft, Limits
+from covspec.common.messages import Draft, Limits, Mode
 from covspec.common.model import Step, VisualTokens
 from covspec.common.sampling import Sampling
-from covspec.edge.batcher import Batcher
+from covspec.edge.batcher import MAX_UNREAD, Batcher
 from covspec.edge.prefill_budget import MIN_PREFILL, PREFILL_STALL
 from covspec.edge.round_queue import Batching
 from covspec.edge.session import Session
@@ -60,13 +60,13 @@ class Edge:
         self.model, self.batcher = model, batcher
         self._num_rows = 0
 
-    def session(self, prompt_len: int) -> Session:
-        """A session that drafts; its row holds nothing yet."""
+    def session(self, prompt_len: int, mode: Mode = Mode.SPECULATIVE) -> Session:
+        """A session whose row holds nothing yet."""
         sampling = Sampling(max_new_tokens=2000, ignore_stop=True)
         session = Session(
             id=str(self._num_rows),
             client="c",
-            open=opening(self.model, sampling=sampling),
+            open=opening(self.model, sampling=sampling, mode=mode),
             row=self._num_rows,
             row_len=4096,
             vocab_size=VOCAB,
@@ -165,6 +165,32 @@ async def test_verdicts_go_out_before_a_tile_is_encoded() -> None:
         assert not newcomer.done()
         edge.model.sees.set()
         await newcomer
+
+
+async def test_verdicts_that_nobody_reads_do_not_pile_up() -> None:
+    async with running() as edge:
+        session = edge.session(10, Mode.EDGE_ONLY)
+        await edge.prefill(session)
+        verdicts = edge.batcher.decode(session, 500)
+        ids = [(await anext(verdicts)).token_id]
+        while len(session.committed) < MAX_UNREAD:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert len(session.committed) <= MAX_UNREAD + 1
+        ids += [verdict.token_id async for verdict in verdicts]
+        assert ids == session.committed and len(ids) == 500
+
+
+async def test_a_long_prompt_is_not_overtaken_for_ever() -> None:
+    async with running() as edge:
+        first = edge.session(10)
+        await edge.prefill(first)
+        long = asyncio.ensure_future(edge.prefill(edge.session(3000)))
+        num_short = 0
+        while not long.done():
+            await asyncio.gather(*(edge.prefill(edge.session(200)) for _ in range(3)))
+            num_short += 3
+            assert num_short < 600, "the long prompt starves"
 
 
 async def test_a_tile_that_cannot_be_seen_fails_its_session_alone() -> None:

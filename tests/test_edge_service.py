@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 import urllib.request
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 from edges import (
     VOCAB,
     Faulty,
+    Raw,
     drive,
     edge_only,
     garbage,
@@ -26,6 +28,7 @@ from edges import (
     table,
 )
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from PIL import Image
 
 from covspec.common import wire
 from covspec.common.errors import InvalidRequest
@@ -40,11 +43,14 @@ from covspec.common.messages import (
     GoAway,
     Mode,
     Open,
+    Opened,
     Resume,
     Verdict,
 )
 from covspec.common.model import Step, StepResult
 from covspec.common.sampling import Sampling
+from covspec.device.edge_link import _CHANNEL_OPTIONS
+from covspec.edge.listen import GRPC_OPTIONS
 from covspec.edge.server import SERVICE, EdgeServer, main
 from covspec.edge.service import Stream
 from covspec.protos import verify_pb2 as pb
@@ -113,6 +119,8 @@ OPEN = opening(table())
 DRAFT = Draft(0, 0, (1, 2))
 SAMPLED = Sampling(1.0, seed=1, max_new_tokens=40)
 HALF = np.full(2, -0.5, np.float16)
+NAN = np.full(2, np.nan, np.float16)
+NONE = np.full(2, -np.inf, np.float16)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +140,11 @@ HALF = np.full(2, -0.5, np.float16)
         ([replace(OPEN, mode=Mode.EDGE_ONLY, prompt_ids=())], Status.INVALID_ARGUMENT, "INVALID_REQUEST"),
         ([replace(OPEN, prompt_ids=(VOCAB,))], Status.INVALID_ARGUMENT, "INVALID_REQUEST"),
         ([replace(OPEN, prompt_ids=(1,) * 5000)], Status.INVALID_ARGUMENT, "TOO_LONG"),
+        ([replace(OPEN, prompt_ids=(1 << 31,) * 5000)], Status.INVALID_ARGUMENT, "TOO_LONG"),
+        ([replace(OPEN, sampling=SAMPLED), replace(DRAFT, logprobs=NAN)], Status.INVALID_ARGUMENT, "INVALID_REQUEST"),
+        ([replace(OPEN, sampling=SAMPLED), replace(DRAFT, logprobs=NONE)], Status.INVALID_ARGUMENT, "INVALID_REQUEST"),
+        ([replace(OPEN, sampling=SAMPLED), replace(DRAFT, logprobs=-HALF)], Status.INVALID_ARGUMENT, "INVALID_REQUEST"),
+        ([OPEN, DRAFT, replace(DRAFT, token_ids=(2, 1))], Status.FAILED_PRECONDITION, "OUT_OF_ORDER"),
         ([replace(OPEN, image=b"x", image_position=0)], Status.INVALID_ARGUMENT, "INVALID_REQUEST"),
         ([replace(OPEN, tokenizer_fingerprint=bytes(32))], Status.FAILED_PRECONDITION, "TOKENIZER_MISMATCH"),
         ([replace(OPEN, model="other")], Status.FAILED_PRECONDITION, "UNKNOWN_MODEL"),
@@ -189,6 +202,107 @@ async def test_a_message_over_the_limit_is_refused_alone() -> None:
                 await raw.call.read()
             assert refused.value.code() is Status.RESOURCE_EXHAUSTED
         await edge_only(edge.address, opening(model, mode=Mode.EDGE_ONLY))
+
+
+async def test_somebody_elses_session_id_opens_no_door() -> None:
+    model = table()
+    truth = greedy_text(0, (1, 2, 3), 8)
+    async with running_edge(model) as edge:
+        async with raw_stream(edge.address) as mine, raw_stream(edge.address) as other:
+            opened = await mine.open(opening(model))
+            await mine.round(Draft(0, 0, tuple(truth[:3])))
+            # What another client says of the session with this id is the other client's own session.
+            foreign = opening(model, (4, 5))
+            await other.send(Resume(foreign, opened.session_id, (6,), 7))
+            resumed = await other.read()
+            assert isinstance(resumed, Opened)
+            assert resumed.session_id != opened.session_id
+            assert (resumed.committed_len, resumed.round) == (1, 7)
+            await other.round(Draft(7, 1, (1, 2)))
+            verdict = await mine.round(Draft(1, 4, tuple(truth[4:7])))
+            assert (verdict.num_accepted, verdict.committed_len) == (3, 8)
+
+
+async def test_a_half_closed_stream_still_gets_its_verdict() -> None:
+    model = table()
+    async with running_edge(model) as edge, raw_stream(edge.address) as raw:
+        await raw.open(opening(model))
+        await raw.send(DRAFT)
+        await raw.call.done_writing()
+        assert isinstance(await raw.read(), Verdict)
+        assert await raw.status() == (Status.OK, "")
+
+
+async def test_streams_that_break_anywhere_leave_nothing_behind() -> None:
+    """60 clients, cut at a random place each, while a good one goes on."""
+    model = table()
+    truth = greedy_text(0, (1, 2, 3), 120)
+    rng = np.random.default_rng(11)
+    script: list[DeviceMessage] = [OPEN, Draft(0, 0, (1,)), Draft(1, 1), Cancel()]
+
+    async def cut(address: str) -> None:
+        messages = script[: rng.integers(1, 5)]
+        reads = int(rng.integers(0, len(messages) + 1))
+        async with raw_channel(address) as stub:
+            raw = Raw(stub.Decode())
+            try:
+                for message in messages:
+                    await raw.send(message)
+                for _ in range(reads):
+                    await raw.read()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass
+            for _ in range(int(rng.integers(0, 4))):
+                await asyncio.sleep(0)
+            if rng.random() < 0.5:
+                raw.call.cancel()
+
+    async with running_edge(model, max_num_seqs=4) as edge:
+        assert edge.engine is not None
+        message = opening(model, sampling=Sampling(max_new_tokens=120))
+        good = asyncio.ensure_future(
+            drive(edge.address, message, lambda ids: truth[len(ids) : len(ids) + 2])
+        )
+        for _ in range(20):
+            await asyncio.gather(*(cut(edge.address) for _ in range(3)))
+        assert await good == truth
+        await until(lambda: edge.engine.admission.num_taken == 0)  # type: ignore[union-attr]
+        assert not edge.engine.sessions and not edge.engine.batcher.num_queued
+        assert edge.engine.admission.num_waiting == 0
+
+
+async def test_who_waits_for_a_row_keeps_no_tiles() -> None:
+    class Counting(Faulty):
+        num_pictures = 0
+
+        def prepare_image(self, image: Any) -> Any:
+            self.num_pictures += 1
+            return self._model.prepare_image(image)
+
+    model = Counting(table(num_visual_tokens=3))
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(picture, "PNG")
+    prompt = (1, model.image_token_id, 2)
+    message = opening(model, prompt, image=picture.getvalue(), image_position=1)
+    async with running_edge(model, max_num_seqs=1) as edge:
+        assert edge.engine is not None
+        async with raw_stream(edge.address) as first, raw_stream(edge.address) as second:
+            model.num_pictures = 0
+            await first.open(message)
+            assert model.num_pictures == 1
+            await second.send(message)
+            await until(lambda: edge.engine.admission.num_waiting == 1)  # type: ignore[union-attr]
+            await first.send(Cancel())
+            assert isinstance(await second.read(), Opened)
+            assert model.num_pictures == 3
+            await second.round(DRAFT)
+
+
+def test_pings_of_the_device_are_within_what_the_edge_allows() -> None:
+    edge, device = dict(GRPC_OPTIONS), dict(_CHANNEL_OPTIONS)
+    allowed_ms = edge["grpc.http2.min_ping_interval_without_data_ms"]
+    assert device["grpc.keepalive_time_ms"] >= allowed_ms
+    assert edge["grpc.http2.max_ping_strikes"] == 0
 
 
 async def test_a_repeated_round_gets_the_same_bytes_and_costs_no_forward() -> None:
