@@ -126,8 +126,9 @@ def _embedded(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]
     }
     return results, [
         below("embedded: requests that failed", failed, 0.5),
-        at_least("embedded: goodput over one at a time", gain, 1.0),
-        at_least("embedded: verified drafts a second over one at a time", verified, 2.0),
+        # Every answer reads a picture first, which no batch makes cheaper: that bounds what there is to gain.
+        at_least("embedded: goodput over one at a time", gain, 1.0 if quick else 1.2),
+        at_least("embedded: drafts a second of verifying, over one at a time", verified, 1.2),
     ]
 
 
