@@ -89,6 +89,7 @@ class VisualQuestion:
             correction=correction,
             image=load_image(picture),
             image_bytes=picture,
+            query=self.text,
         )
 
 

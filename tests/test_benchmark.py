@@ -52,7 +52,7 @@ def test_a_read_example_is_a_request() -> None:
     request = question.request(model)
     assert request.image is not None and request.image.size == (8, 6)
     assert request.image_bytes == picture("red")
-    assert request.prompt.image_position is not None
+    assert request.prompt.image_position is not None and request.query == "What is it?"
 
 
 @pytest.mark.parametrize(
