@@ -12,11 +12,13 @@ from ..common.messages import Plan as Part
 from ..common.prompt import Prompt
 from ..common.sampling import Sampling
 from ..common.wire import MAX_DRAFT_LENGTH
+from ..device.air import HEADER_BYTES
 from ..device.fleet import OK, Asked, RoundParts
 from ..device.length import LengthPolicy, RoundOutcome, clamp_length
 from ..device.profile import Profile
 from ..device.request import Request
 from ..device.tactics import Tactics
+from ..device.traffic import GRPC_PREFIX_BYTES
 from .load import LoadLog
 from .sim_answers import OPENED, Answers, SimAnswer, opened_bytes, verdict_bytes
 from .sim_edge import SimEdge, SimPrefill
@@ -24,6 +26,8 @@ from .sim_events import Events, Serial
 
 #: Bytes on the air of a draft of so many tokens.
 DraftBytes = Callable[[int], int]
+#: On the air, but not among the bytes that a device counts.
+_FRAME_BYTES = HEADER_BYTES - GRPC_PREFIX_BYTES
 #: A draft length policy wants to know what is asked, but for what is not simulated.
 _REQUEST = Request(Prompt((1,)), Sampling())
 
@@ -140,7 +144,7 @@ class SimSession:
         device, times = self._device, self._device.edge.times
         sent_s = device.client.done_s(now, times.client_s)
         arrival_s = device.up.send(sent_s, num_bytes)
-        self._asked.up_bytes += num_bytes
+        self._asked.up_bytes += max(0, num_bytes - _FRAME_BYTES)
 
         def arrived() -> None:
             done_s = device.edge.loop.done_s(self._events.now_s, times.loop_s)
@@ -182,7 +186,7 @@ class SimSession:
         device, times = self._device, self._device.edge.times
         sent_s = device.edge.loop.done_s(self._events.now_s, times.loop_s)
         arrival_s = device.down.send(sent_s, num_bytes)
-        self._asked.down_bytes += num_bytes
+        self._asked.down_bytes += max(0, num_bytes - _FRAME_BYTES)
         down_s = arrival_s - sent_s
 
         def arrived() -> None:
