@@ -68,7 +68,7 @@ def command(
     pin = len(cores) > 1
     if pin:
         os.sched_setaffinity(0, {cores[DEVICE_CORE]})
-    draft = load_model("scenes-draft", quantization="none", num_threads=1)
+    draft = load_model("scenes-draft", quantization="none", num_threads=1, independent_rows=False)
     args = ("--model", "scenes-target", "--num-threads", "1", "--quantization", quantization)
     with running_edge(*args, core=cores[EDGE_CORE] if pin else None) as edge:
         bench = Bench(draft, edge.address)

@@ -45,7 +45,7 @@ def command(
     steps = draft_step.step_times(10 if quick else 100, console)
     draft_step.show(console, steps)
 
-    draft = load_model(draft_step.MODEL, quantization="none", num_threads=1)
+    draft = load_model(draft_step.MODEL, quantization="none", num_threads=1, independent_rows=False)
     asked = examples(2 if quick else 60)
     few = examples(2 if quick else 24)
     thresholds = gate_sweep.QUICK_THRESHOLDS if quick else gate_sweep.THRESHOLDS

@@ -85,7 +85,7 @@ def show(console: Console, results: dict[str, dict[str, Any]]) -> None:
 
 def _contenders() -> dict[str, Callable[[], float]]:
     """Seconds of a step, each measured over _STEPS of them."""
-    model = load_model(MODEL, quantization="none", num_threads=1)
+    model = load_model(MODEL, quantization="none", num_threads=1, independent_rows=False)
     generate = Generate(MODEL)
     (example,) = examples(1)
     request = example.request(model)

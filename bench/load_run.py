@@ -33,6 +33,8 @@ from .load_progress import LoadProgress
 from .load_report import load_results
 from .soak import resident_bytes
 
+#: What ends a load early, with a report.
+_STOPS = signal.SIGINT, signal.SIGTERM
 #: Different answers of a table at most; making one takes some milliseconds.
 _POOL = 1024
 
@@ -138,11 +140,13 @@ async def _run(
             progress = LoadProgress(load.log, clock, console, _goal(plan))
             helpers.append(asyncio.create_task(progress.run()))
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, load.stop)
+        for name in _STOPS:
+            loop.add_signal_handler(name, load.stop)
         try:
             log = await load.run()
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
+            for name in _STOPS:
+                loop.remove_signal_handler(name)
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
@@ -183,7 +187,10 @@ def _real_drafts(crowd: Crowd) -> list[Model]:
     if crowd.real_drafts > len(crowd.profiles):
         raise InvalidRequest("--real-drafts must not be more than --num-clients")
     count = range(crowd.real_drafts)
-    return [load_model(crowd.draft_model, quantization="none", num_threads=1) for _ in count]
+    return [
+        load_model(crowd.draft_model, quantization="none", num_threads=1, independent_rows=False)
+        for _ in count
+    ]
 
 
 async def _sample(usage: Sequence[Usage]) -> None:

@@ -44,12 +44,14 @@ def load_model(
     device: str = "cpu",
     num_threads: int | None = None,
     allow_download: bool = False,
+    independent_rows: bool = True,
 ) -> Model:
     """Loads a model.
 
     quantization: auto is bitsandbytes `int8` on CUDA and `int8-weight-only` elsewhere. dtype: auto
     is bfloat16 on CUDA and float32 elsewhere. num_threads: torch's threads on the CPU, for the
-    whole process; None leaves torch's choice. allow_download: may ask the hub.
+    whole process; None leaves torch's choice. allow_download: may ask the hub. independent_rows: no
+    session's numbers depend on its mates, where the machine can do it; a drafter has no use for it.
     """
     for flag, value, known in (
         ("quantization", quantization, QUANTIZATIONS),
@@ -63,7 +65,7 @@ def load_model(
 
         return load_table(spec)
     folder = resolve(spec, allow_download=allow_download)
-    return _load_torch(folder, spec, quantization, dtype, device, num_threads)
+    return _load_torch(folder, spec, quantization, dtype, device, num_threads, independent_rows)
 
 
 def load_text_side(spec: str, *, allow_download: bool = False) -> TextSide:
@@ -143,6 +145,7 @@ def _load_torch(
     dtype: str,
     device: str,
     num_threads: int | None,
+    independent_rows: bool,
 ) -> Model:
     _check_transformers()
     try:
@@ -206,6 +209,7 @@ def _load_torch(
         frozenset(i for i in stops if 0 <= i < tokenizer.size),
         int(config["image_token_id"]),
         form,
+        independent_rows,
     )
 
 

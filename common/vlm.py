@@ -43,7 +43,9 @@ class VisionLanguageModel:
         stop_ids: frozenset[int],
         image_token_id: int | None,
         quantization: str,
+        independent_rows: bool = True,
     ) -> None:
+        """independent_rows: no session's numbers depend on what else is in the pack; costs padding on the CPU."""
         self.name = name
         self.tokenizer = tokenizer
         self.chat = chat
@@ -59,7 +61,8 @@ class VisionLanguageModel:
         self._vision = vision
         self._dtype = weights.embedding.dtype
         self._device = weights.embedding.device
-        self._fewest_rows = (fewest_rows() or 2) if self._device.type == "cpu" else 2
+        padded = independent_rows and self._device.type == "cpu"
+        self._fewest_rows = (fewest_rows() or 2) if padded else 1
         self._rows: KVRows | None = None
 
     def allocate(self, num_rows: int, row_len: int) -> None:

@@ -230,6 +230,7 @@ def _load_draft(question: Question) -> Model:
         quantization="none",
         device=question.device,
         num_threads=question.num_threads or None,
+        independent_rows=False,
     )
 
 
