@@ -72,5 +72,6 @@ class LoadProgress:
 
     def _batch_size(self) -> float:
         """Mean over the sessions' newest rounds: a batch of K is seen by K."""
-        sizes = [a.rounds[-1].batch_size for a in self._log.running.values() if a.rounds]
+        newest = list(self._log.running.values()) or self._log.ended[-_RECENT_REQUESTS:]
+        sizes = [a.rounds[-1].batch_size for a in newest if a.rounds]
         return len(sizes) / sum(1 / size for size in sizes) if sizes else 0.0

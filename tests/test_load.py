@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import math
 from collections.abc import Callable
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from virtual_time import run_virtual
 
 from covspec.bench.arrivals import gamma_arrivals, read_arrivals
 from covspec.bench.load import BACK_OFF_S, Load, LoadLog, Plan
 from covspec.bench.load_page import load_page, sweep_page
+from covspec.bench.load_progress import LoadProgress
 from covspec.bench.load_report import jain, load_results, verify_fit
 from covspec.bench.load_sweep import knee, parse_sweep, parse_variants, variant_results
 from covspec.bench.load_table import compare_table, summary_rows
@@ -288,6 +291,31 @@ def test_two_reports_are_compared_line_by_line() -> None:
     assert (cells[1][at], cells[2][at], cells[3][at]) == ("200.00", "100.00", "0.500")
     at = cells[0].index("failed requests, %")
     assert cells[3][at] == "–"
+
+
+def test_progress_says_how_a_load_is_going() -> None:
+    shown = io.StringIO()
+
+    async def main() -> None:
+        devices = [FakeDevice(i, lambda _: 1.0) for i in range(4)]
+        clock, plan = LoopClock(), Plan(duration_s=20, spoiled=0.3, seed=2)
+        load = Load(plan, devices, clock)
+        await asyncio.sleep(1.0)
+        running = asyncio.create_task(load.run())
+        console = Console(file=shown, width=100)
+        progress = asyncio.create_task(LoadProgress(load.log, clock, console, "20 s").run())
+        await asyncio.sleep(10.2)
+        console.print(LoadProgress(load.log, clock, console, "20 s").table())
+        load.stop()
+        await running
+        progress.cancel()
+        await asyncio.gather(progress, return_exceptions=True)
+
+    run_virtual(main())
+    text = shown.getvalue()
+    assert "10 s of 20 s" in text and "4 running" in text
+    assert "2.0 drafts" in text and "INVALID_ARGUMENT" in text
+    assert "p50 500 ms" in text
 
 
 def test_a_sweep_finds_where_it_bends() -> None:
