@@ -234,10 +234,10 @@ def _profiles(
 
 
 def _timeline(log: LoadLog, kept: Sequence[Asked]) -> list[dict[str, float]]:
-    """Second by second: goodput, sessions on their way, batch size, failures."""
+    """Second by second: tokens, sessions on their way (on average), batch size, failures."""
     length = max(1, int(np.ceil(log.ended_s - log.began_s)))
     tokens, running, failed = (np.zeros(length) for _ in range(3))
-    batch, seen = np.zeros(length), np.zeros(length)
+    batch, seen, starts = np.zeros(length), np.zeros(length), np.arange(length)
 
     def second(moment: float) -> int:
         return min(length - 1, max(0, int(moment - log.began_s)))
@@ -250,7 +250,11 @@ def _timeline(log: LoadLog, kept: Sequence[Asked]) -> list[dict[str, float]]:
             batch[second(r.ended_s)] += 1
             seen[second(r.ended_s)] += 1 / r.batch_size
     for a in [*log.ended, *log.running.values()]:
-        running[second(a.started_s) : second(a.ended_s or log.ended_s) + 1] += 1
+        begin, end = (moment - log.began_s for moment in (a.started_s, a.ended_s or log.ended_s))
+        inside = slice(max(0, int(begin)), min(length, int(end) + 1))
+        running[inside] += np.clip(
+            np.minimum(end, starts[inside] + 1) - np.maximum(begin, starts[inside]), 0, 1
+        )
         failed[second(a.ended_s or log.ended_s)] += a.status not in (OK, INTERRUPTED)
     return [
         {

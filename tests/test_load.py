@@ -138,6 +138,8 @@ def test_the_closed_loop_asks_thinks_and_asks_again() -> None:
     mine = sorted(a.intended_s for a in log.ended if a.device == 1)
     assert mine == pytest.approx([1, 3, 5, 7, 9])
     results = load_results(log, 5)
+    # Each is busy for half a second of two; at the end the last answers run out.
+    assert [t["running"] for t in results["timeline"]][4:9] == pytest.approx([1.5, 1, 1.5, 1, 1.5])
     # 10 tokens every 2 s for each device, between second 4 and 10.
     assert results["goodput_tokens_per_s"] == pytest.approx(25, rel=0.15)
     assert results["fairness"] > 0.98 and not log.failed
