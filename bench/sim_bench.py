@@ -119,7 +119,7 @@ def _model(quick: bool) -> tuple[dict[str, Any], list[Bar]]:
 
 
 def _scale(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
-    clients, cells, seconds = (1000, 10, 10.0) if quick else (10_000, 100, 12.0)
+    clients, cells, seconds = (1000, 10, 10.0) if quick else (10_000, 100, 20.0)
     limit_s = 6.0 if quick else 60.0
     digests, took = set[str](), []
     results: dict[str, Any] = {}
@@ -133,7 +133,7 @@ def _scale(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
             cells,
         )
         began = time.process_time()
-        results = simulate(deployment, Plan(duration_s=seconds, ramp_up_s=3.0))
+        results = simulate(deployment, Plan(duration_s=seconds, ramp_up_s=5.0))
         took.append(time.process_time() - began)
         digests.add(hashlib.sha256(json_.dumps(results).encode()).hexdigest())
     console.print(
