@@ -58,9 +58,7 @@ def _grid(
 def _lengths(axes: Any, data: dict[str, Any], correction: str) -> None:
     axes.plot(data["draft_length"], data[correction]["goodput"], label="theory")
     best = data[correction]["best_length"]
-    axes.plot(
-        best, data[correction]["goodput"][best - 1], "*", markersize=11, label="best, Theorem 1"
-    )
+    axes.plot(best, data[correction]["goodput"][best - 1], "*", markersize=11, label="best length")
     if correction == Correction.TOPK.value:
         points = data["measured"]
         axes.plot(
