@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from ..common.access import LOCAL, Access
 from ..common.errors import Incompatible, InvalidRequest
 from ..common.loader import load_model, load_text_side
 from ..common.messages import ModelInfo
@@ -49,6 +50,7 @@ class Crowd:
     timeout_s: float = 60.0
     real_drafts: int = 0
     draft_model: str = ""
+    access: Access = LOCAL
 
 
 @dataclass(slots=True)
@@ -118,7 +120,7 @@ def run_load(
 async def _run(
     address: str, crowd: Crowd, plan: Plan, usage: Sequence[Usage], console: Console | None
 ) -> tuple[LoadLog, ModelInfo]:
-    async with EdgeLink(address, timeout_s=crowd.timeout_s) as link:
+    async with EdgeLink(address, timeout_s=crowd.timeout_s, access=crowd.access) as link:
         info = await link.model_info()
     scripts = make_scripts(info, crowd, plan.seed)
     clock = LoopClock()
@@ -132,6 +134,7 @@ async def _run(
         timeout_s=crowd.timeout_s,
         seed=plan.seed,
         real_drafts=drafts,
+        access=crowd.access,
     )
     async with fleet:
         load = Load(plan, fleet.devices, clock)

@@ -24,7 +24,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ..common.access import Access
 from ..common.errors import InvalidRequest
+from ..common.tls import Tls
+from ..device.edge_link import check_target
 from ..device.profile import Profile, read_mix
 from .arrivals import read_arrivals
 from .load import Plan
@@ -46,6 +49,20 @@ def command(
     edge: Annotated[
         str, typer.Option(help="HOST:PORT of a running edge; without it, one is started.")
     ] = "",
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt; trusted are the system's authorities, or:")
+    ] = False,
+    ssl_ca_certs: Annotated[Path | None, typer.Option(help="Authorities to trust, PEM.")] = None,
+    ssl_certfile: Annotated[
+        Path | None, typer.Option(help="The devices' certificate, PEM.")
+    ] = None,
+    ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    api_key: Annotated[
+        str, typer.Option(envvar="COVSPEC_API_KEY", show_envvar=False, help="The edge's.")
+    ] = "",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow plaintext to another machine.")
+    ] = False,
     model: Annotated[
         str, typer.Option(help="Of the edge that is started: an alias, or table:target-512.")
     ] = "scenes-target",
@@ -143,14 +160,22 @@ def command(
     settings = {
         name: str(value) if isinstance(value, Path) else value
         for name, value in context.params.items()
-        if value not in (None, "", [])
+        if value not in (None, "", []) and name != "api_key"
     }
+    with_tls = tls or ssl_ca_certs or ssl_certfile or ssl_keyfile
+    access = Access(
+        Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs) if with_tls else None, api_key, insecure
+    )
+    if edge:
+        access.check(check_target(edge))
 
     def crowd(count: int) -> Crowd:
         profiles = mix.draw(count, seed)
         if uplink_bandwidth_hz:
             profiles = [_in_cell(profile, uplink_bandwidth_hz, count) for profile in profiles]
-        return Crowd(tuple(profiles), trace, connections, timeout_s, real_drafts, draft_model)
+        return Crowd(
+            tuple(profiles), trace, connections, timeout_s, real_drafts, draft_model, access
+        )
 
     began_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     args = shlex.split(edge_args)

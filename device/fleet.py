@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..common.access import LOCAL, Access
 from ..common.clock import Clock
 from ..common.errors import CovspecError
 from ..common.image import load_image
@@ -262,9 +263,13 @@ class Fleet:
         timeout_s: float = 60.0,
         seed: int = 0,
         real_drafts: Sequence[Model] = (),
+        access: Access = LOCAL,
     ) -> None:
         """connections: shared by all devices; 0 is one for each. real_drafts: models of the first devices."""
-        links = [EdgeLink(target, timeout_s=timeout_s) for _ in range(connections or len(profiles))]
+        links = [
+            EdgeLink(target, timeout_s=timeout_s, access=access)
+            for _ in range(connections or len(profiles))
+        ]
         self._links = links
         drafts = [*real_drafts, *[None] * len(profiles)]
         self.devices = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,13 +19,20 @@ from covspec.bench import cli
 from covspec.bench.load_run import cpu_seconds
 
 COMMAND = [sys.executable, "-m", "covspec.bench.cli", "loadtest", "--model", "table:target-64"]
+KEY = "not-for-reports"
 SMALL = ["--think-s", "0", "--output-len", "16", "--fleet", "robot"]
 
 
 def loadtest(*args: str) -> tuple[int, dict[str, Any], str]:
+    """With an API key, which both ends take from the environment."""
     done = subprocess.run(
-        [*COMMAND, *SMALL, "--json", *args], capture_output=True, text=True, timeout=60
+        [*COMMAND, *SMALL, "--json", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "COVSPEC_API_KEY": KEY},
     )
+    assert KEY not in done.stdout + done.stderr
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
@@ -56,6 +64,7 @@ def test_what_is_wrong_with_a_load_is_said_before_an_edge_is_started() -> None:
         (["--goodput", "speed:1"], "--goodput must be ttft:MS"),
         (["--num-clients", "0"], "--num-clients must be at least 1"),
         (["--edge", "here"], "--edge must be HOST:PORT"),
+        (["--edge", "10.0.0.7:50051"], "unencrypted: say --tls"),
         (["compare", "a.json", "b.json"], "cannot read a.json"),
     ):
         result = CliRunner().invoke(cli.app, ["loadtest", *args])
