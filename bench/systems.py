@@ -161,3 +161,12 @@ ABLATIONS: dict[str, System] = {
     ),
     "covspec": _COVSPEC,
 }
+
+#: The same components taken from the system that sees all visual tokens; ours, where selection costs the most.
+ALL_TOKEN_ABLATIONS: dict[str, System] = {
+    f"all tokens, {key}": replace(
+        system, title=f"all tokens, {system.title}", selector=_EVERY, share=1.0
+    )
+    for key, system in ABLATIONS.items()
+    if key.startswith("w/o")
+}

@@ -1,7 +1,8 @@
 """`covspec bench table2`: CoVSpec's Table II, the paper's system with one component after the other taken away.
 
 Made as Table I is, on the suite that stands for VQAv2. `w/o …` rows switch one thing off; the first two change which
-visual tokens the draft model sees.
+visual tokens the draft model sees. Rows of `all tokens` do the same to full-token drafting, so that one component's
+effect can be told from that of a selection that leaves too little to see.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from .paper_tables import COMPONENTS, ENABLED, TABLE_2
 from .report import RESULTS_DIR, Bar, console_for, finish
 from .setting import NUM_HELD_OUT, Cell, run_cells
-from .systems import ABLATIONS, SYSTEMS
+from .systems import ABLATIONS, ALL_TOKEN_ABLATIONS, SYSTEMS
 from .table_options import (
     DEFAULT_LINK,
     DEFAULT_MAX_NEW_TOKENS,
@@ -80,7 +81,8 @@ def command(
         draft=draft, quantization=quantization, device=device, edge=edge,
         max_new_tokens=max_new_tokens, calibrate=NUM_HELD_OUT,
     )  # fmt: skip
-    run = run_cells(setting, {"edge-only": SYSTEMS["edge-only"], **ABLATIONS}, console)
+    systems = {"edge-only": SYSTEMS["edge-only"], **ABLATIONS, **ALL_TOKEN_ABLATIONS}
+    run = run_cells(setting, systems, console)
     name = file_name("table2", setting, quick)
     results = {
         "setting": setting.as_json() | run.where,
@@ -129,45 +131,60 @@ def markdown(results: dict[str, Any]) -> list[str]:
         lines += markdown_table(
             ("", *COMPONENTS, *COLUMNS),
             [
-                [row[0], *ENABLED.get(key, "–" * len(COMPONENTS)), *row[1:]]
+                [row[0], *_enabled(key), *row[1:]]
                 for key, row in zip(cell["standings"], cell["rows"], strict=True)
             ],
         )
-    lines += ["", "Directions (row minus the whole), sampled:", ""]
+    lines += ["", "Directions (a row minus the system that it was taken from), sampled:", ""]
     lines += markdown_table(
-        ("row", "figure", "difference", "in the paper", "same sign"),
+        ("row", "against", "figure", "difference", "in the paper", "same sign", "intervals"),
         [
             [
                 d["row"],
+                d["whole"],
                 d["figure"],
                 f"{d['difference']:+.2f}",
                 "up" if d["sign"] > 0 else "down",
                 "yes" if d["as_in_paper"] else "**no**",
+                "overlap" if d["intervals_overlap"] else "apart",
             ]
             for cell in results["cells"]
             if cell["sampling"] == "sampled"
             for d in cell["directions"]
         ],
-        left=2,
+        left=3,
     )
     return lines
 
 
 def _directions(cell: Cell) -> list[dict[str, Any]]:
-    whole = cell.standings["covspec"]
     found = []
     for row, figure, sign in DIRECTIONS:
-        difference = cell.standings[row][figure]["value"] - whole[figure]["value"]
-        found.append(
-            {
-                "row": row,
-                "figure": figure,
-                "difference": difference,
-                "sign": sign,
-                "as_in_paper": sign * difference > 0,
-            }
-        )
+        for name, whole in ((row, "covspec"), (f"all tokens, {row}", "full-token drafting")):
+            if name not in cell.standings:
+                continue
+            mine, theirs = cell.standings[name][figure], cell.standings[whole][figure]
+            difference = mine["value"] - theirs["value"]
+            found.append(
+                {
+                    "row": name,
+                    "whole": whole,
+                    "figure": figure,
+                    "difference": difference,
+                    "sign": sign,
+                    "as_in_paper": sign * difference > 0,
+                    "intervals_overlap": mine["low"] <= theirs["high"]
+                    and theirs["low"] <= mine["high"],
+                }
+            )
     return found
+
+
+def _enabled(key: str) -> str:
+    """A sign for each component."""
+    if key in ALL_TOKEN_ABLATIONS:
+        return ENABLED["full-token drafting"][:2] + ENABLED[key.removeprefix("all tokens, ")][2:]
+    return ENABLED.get(key, "–" * len(COMPONENTS))
 
 
 def _rows(cell: Cell) -> list[list[str]]:

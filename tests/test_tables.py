@@ -27,7 +27,7 @@ from covspec.bench.paper_tables import ENABLED, TABLE_1, TABLE_2
 from covspec.bench.replay import StepTimes, replay, step_times
 from covspec.bench.setting import Setting
 from covspec.bench.standing import ratio_of_sums, speedup, standing
-from covspec.bench.systems import ABLATIONS, SYSTEMS, System
+from covspec.bench.systems import ABLATIONS, ALL_TOKEN_ABLATIONS, SYSTEMS, System
 from covspec.bench.trial import RoundRecord, Trial
 from covspec.bench.uhlm import calibrate
 from covspec.common.errors import InvalidRequest
@@ -196,6 +196,9 @@ def test_every_row_of_the_papers_tables_is_a_system() -> None:
     assert whole == SYSTEMS["covspec"]
     changed = {key: system for key, system in ABLATIONS.items() if system != whole}
     assert len(changed) == 6
+    assert {key.removeprefix("all tokens, ") for key in ALL_TOKEN_ABLATIONS} == {
+        key for key in ABLATIONS if key.startswith("w/o")
+    }
 
 
 @pytest.mark.parametrize("key", SYSTEMS)
