@@ -222,7 +222,7 @@ async def compete(
     sampling: Sampling,
     console: Console,
     what: str,
-    warm_up: int = 2,
+    warm_up: int = 4,
 ) -> dict[str, list[Trial]]:
     """Every example by every system in turn; the first few are asked twice, and their first answers dropped."""
     trials: dict[str, list[Trial]] = {name: [] for name in systems}

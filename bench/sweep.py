@@ -1,6 +1,6 @@
 """`covspec bench sweep`: covspec-exact against edge-only over bandwidth, SNR and round trip, and over draft length.
 
-Each point has a link of its own, and a device that meets it for the first time: two answers to learn from, then those
+Each point has a link of its own, and a device that meets it for the first time: four answers to learn from, then those
 that count. Its draft length is `goodput`'s, so that 0, which lets the edge decode, is a legal choice everywhere. The
 draft length sweep fixes it instead, on the papers' link.
 """

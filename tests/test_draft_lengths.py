@@ -282,10 +282,23 @@ def test_goodput_tries_again_even_if_the_edge_decodes_on_for_a_while() -> None:
                 policy.update(RoundOutcome(0, 0, 0.0, 0.004, 0.002))
         tried = policy.length()
         assert tried > 0
-        for _ in range(2):
+        for _ in range(3):
             assert policy.length() > 0
             policy.update(RoundOutcome(tried, 0, 0.002 * tried, 0.004, 0.002))
         assert policy.length() == 0
+
+
+@pytest.mark.parametrize(
+    "bad,num_rounds", [(World(0.95, 0.03, 0.1), 3), (World(0.95, 0.03, 0.02), 60)]
+)
+def test_a_busy_or_cold_machine_is_forgotten_soon(bad: World, num_rounds: int) -> None:
+    policy = GoodputLength(8)
+    policy.reset(OPENED)
+    bad.play(policy, num_rounds)
+    good = World(0.95, 0.0005, 0.006)
+    good.play(policy, 40)
+    got, lengths = good.play(policy, 100)
+    assert got > 0.9 * good.goodput(good.best()), np.bincount(lengths)
 
 
 def test_goodput_does_not_waver_between_lengths_of_equal_worth() -> None:
