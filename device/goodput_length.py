@@ -178,8 +178,11 @@ def _clipped(seconds: NDArray[np.float64], kind: NDArray[np.bool_]) -> NDArray[n
     """The times, none of them over _MOST_MEDIANS medians of those of its kind."""
     result = seconds.copy()
     for mine in (kind, ~kind):
-        if mine.any():
-            result[mine] = np.minimum(seconds[mine], _MOST_MEDIANS * np.median(seconds[mine]))
+        times = seconds[mine]
+        if times.size:
+            # np.median takes longer than all the rest.
+            median = np.sort(times)[times.size // 2]
+            result[mine] = np.minimum(times, _MOST_MEDIANS * median)
     return result
 
 
