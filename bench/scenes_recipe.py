@@ -12,8 +12,7 @@ class Stage:
     muon_lr is the rate of the matrices and adam_lr that of all else; vision_factor multiplies both for the tower and
     the projector. They are constant up to decay_from (a fraction of the steps) and then fall along a line to last_rate
     times their value. batch counts scenes, turns the questions per scene (0: heads alone), and extra_choices the
-    multiple-choice questions on top of them. final_weight weighs the tokens of a conclusion. projector_levels, unless
-    0, first rounds the projector's weights to that many steps on each side of zero.
+    multiple-choice questions on top of them. final_weight weighs the tokens of a conclusion.
     """
 
     name: str
@@ -27,7 +26,6 @@ class Stage:
     final_weight: float = 4.0
     decay_from: float = 0.0
     last_rate: float = 0.0
-    projector_levels: int = 0
 
 
 _VISION = Stage("vision", 600, 0.02, 2.5e-3, 1.0, batch=32, turns=0)
@@ -62,9 +60,11 @@ RECIPE: dict[str, tuple[Stage, ...]] = {
         Stage("finish", 450, 0.006, 1e-3, 0.1, decay_from=0.2),
     ),
     "draft": (
-        replace(_VISION, steps=60),
-        Stage("language", 1400, 0.01, 2e-3, 0.005, decay_from=0.5),
-        Stage("coarse", 700, 0.01, 2e-3, 0.0, decay_from=0.3, projector_levels=2),
+        # A small draft sees less: its tower is narrow, and learns to tell shapes apart only at the end, and not well.
+        replace(_VISION, steps=120),
+        Stage("language", 3500, 0.01, 2e-3, 0.0, final_weight=12.0, decay_from=0.5),
+        Stage("look", 550, 0.006, 1.2e-3, 0.2, final_weight=12.0, decay_from=0.5),
+        Stage("conclude", 900, 0.006, 1.2e-3, 0.0, final_weight=40.0, decay_from=0.3),
     ),
 }
 

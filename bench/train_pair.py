@@ -55,11 +55,19 @@ def train_pair(
     seed: int = 0,
     recipe: dict[str, tuple[Stage, ...]] | None = None,
     roles: tuple[str, ...] = ROLES,
+    tokenizer_dir: Path | None = None,
     resume: bool = True,
     progress: Listener = lambda report: None,
 ) -> None:
-    """Trains the networks named in `roles` and writes OUT/target and OUT/draft, checkpoints under OUT/checkpoints."""
-    tokenizer = _tokenizer(out_dir / "checkpoints" / "tokenizer", resume)
+    """Trains the networks named in `roles` and writes OUT/target and OUT/draft, checkpoints under OUT/checkpoints.
+
+    tokenizer_dir: whose tokenizer to use; without it one is trained as well.
+    """
+    tokenizer = (
+        _trained_tokenizer(out_dir / "checkpoints" / "tokenizer", resume)
+        if tokenizer_dir is None
+        else _load_tokenizer(tokenizer_dir)
+    )
     for role in roles:
         torch.manual_seed(seed)
         trainee = _Trainee(role, build_model(role), build_heads(role))
@@ -75,9 +83,13 @@ def train_pair(
         save_tokenizer(tokenizer, out_dir / role)
 
 
-def _tokenizer(folder: Path, resume: bool) -> PreTrainedTokenizerFast:
+def _trained_tokenizer(folder: Path, resume: bool) -> PreTrainedTokenizerFast:
     if not (resume and folder.exists()):
         save_tokenizer(train_tokenizer(), folder)
+    return _load_tokenizer(folder)
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
         folder, local_files_only=True
     )
@@ -103,8 +115,6 @@ def _train_stage(
 ) -> None:
     optimizers = _optimizers(trainee, stage)
     start = _load_checkpoint(checkpoint, trainee, optimizers, stage, number) if resume else 0
-    if stage.projector_levels and start == 0:
-        _coarsen_projector(trainee.model, stage.projector_levels)
     trainee.model.train()
     saved_at = time.monotonic()
     for step in range(start, stage.steps):
@@ -123,15 +133,6 @@ def _train_stage(
         if step + 1 == stage.steps or time.monotonic() - saved_at > _CHECKPOINT_EVERY_S:
             _save_checkpoint(checkpoint, trainee, optimizers, number, step + 1)
             saved_at = time.monotonic()
-
-
-@torch.no_grad()
-def _coarsen_projector(model: InternVLForConditionalGeneration, levels: int) -> None:
-    """Rounds each output's weights to 2·levels + 1 values, so that the draft sees less sharply than it could."""
-    for weight in model.model.multi_modal_projector.parameters():
-        if weight.ndim == 2:
-            step = weight.abs().amax(1, keepdim=True) / levels
-            weight.copy_((weight / step).round() * step)
 
 
 def _losses(
@@ -200,6 +201,7 @@ def _optimizers(trainee: _Trainee, stage: Stage) -> list[torch.optim.Optimizer]:
     for name, parameter in trainee.model.named_parameters():
         of_vision = "vision_tower" in name or "multi_modal_projector" in name
         factor = stage.vision_factor if of_vision else float(stage.turns > 0)
+        parameter.requires_grad_(factor > 0)  # a frozen one must not gather gradients
         if factor:
             is_matrix = parameter.ndim == 2 and "embed" not in name
             (matrices if is_matrix else others).setdefault(factor, []).append(parameter)
@@ -289,6 +291,10 @@ def command(
         int, typer.Option(min=0, help="Seed of the weights and of the training scenes.")
     ] = 0,
     only: Annotated[str, typer.Option(help="Train `target` or `draft` alone.")] = "",
+    draft_for: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a target: train a draft for it alone, with its tokenizer."),
+    ] = None,
     threads: Annotated[
         int, typer.Option(min=0, help="CPU threads; 0 takes PyTorch's default.")
     ] = 0,
@@ -302,6 +308,12 @@ def command(
     """Train the embedded pair `scenes` from a seed."""
     if only not in ("", *ROLES):
         raise typer.BadParameter(f"{only!r} is neither target nor draft", param_hint="--only")
+    if draft_for is not None and (only == "target" or not (draft_for / "tokenizer.json").exists()):
+        raise typer.BadParameter(
+            f"{draft_for} must be the folder of a target with its tokenizer",
+            param_hint="--draft-for",
+        )
+    roles = ("draft",) if draft_for is not None else (only,) if only else ROLES
     if threads:
         torch.set_num_threads(threads)
     recipe = quick_recipe() if quick else RECIPE
@@ -312,11 +324,12 @@ def command(
             out,
             seed=seed,
             recipe=recipe,
-            roles=(only,) if only else ROLES,
+            roles=roles,
+            tokenizer_dir=draft_for,
             resume=resume,
             progress=display,
         )
-    described = {role: [asdict(stage) for stage in stages] for role, stages in recipe.items()}
+    described = {role: [asdict(stage) for stage in recipe[role]] for role in roles}
     (out / "recipe.json").write_text(
         json.dumps({"seed": seed, **described}, indent=2) + "\n", encoding="utf-8"
     )

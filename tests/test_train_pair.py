@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from covspec.bench import report, train_pair
-from covspec.bench.pair import greedy
+from covspec.bench.pair import SCENES_DIR, greedy
 from covspec.bench.scenes_batch import (
     IGNORED,
     pack_turns,
@@ -132,7 +132,8 @@ def test_an_interrupted_training_ends_with_the_same_weights(
         )
     seen: list[train_pair.StepReport] = []
     train_pair.train_pair(tmp_path / "parts", recipe=recipe, roles=("draft",), progress=seen.append)
-    rest = [("language", 3), ("coarse", 1), ("coarse", 2), ("coarse", 3)]
+    later = recipe["draft"][2:]
+    rest = [("language", 3), *((stage.name, step) for stage in later for step in (1, 2, 3))]
     assert [(r.stage, r.step) for r in seen] == rest, "it goes on from the last checkpoint"
     whole, parts = (
         load_file(tmp_path / name / "draft" / "model.safetensors") for name in ("whole", "parts")
@@ -164,6 +165,30 @@ def test_the_command_writes_a_pair_that_loads_and_answers(tmp_path: Path) -> Non
         load_model(tmp_path / "draft"), loaded, [draw_scene(scene_from_seed(1))], ["What is there?"]
     )
     assert len(answers) == 1 and answers[0].ids
+
+
+def test_a_draft_for_a_target_has_its_tokenizer_byte_for_byte(tmp_path: Path) -> None:
+    import typer
+
+    app = typer.Typer()
+    app.command()(train_pair.command)
+    target = SCENES_DIR / "target"
+    ask = ["--out", str(tmp_path), "--quick", "--draft-for", str(target)]
+    result = CliRunner().invoke(app, ask)
+    assert result.exit_code == 0, result.output
+    assert not (tmp_path / "target").exists()
+    stored = (tmp_path / "draft" / "tokenizer.json").read_bytes()
+    assert stored == (target / "tokenizer.json").read_bytes()
+    assert list(json.loads((tmp_path / "recipe.json").read_text())) == ["seed", "draft"]
+
+
+def test_a_draft_for_no_target_is_refused(tmp_path: Path) -> None:
+    import typer
+
+    app = typer.Typer()
+    app.command()(train_pair.command)
+    result = CliRunner().invoke(app, ["--out", str(tmp_path), "--draft-for", str(tmp_path)])
+    assert result.exit_code == 2 and not list(tmp_path.iterdir())
 
 
 def test_a_wrong_role_is_refused(tmp_path: Path) -> None:
