@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -49,7 +50,7 @@ async def echo_times(address: str, up_bytes: int, down_bytes: int, rounds: int) 
     message = struct.pack("<I", down_bytes).ljust(up_bytes, b"\0")
     times = []
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-        call = channel.stream_stream(_METHOD)()
+        call: Any = channel.stream_stream(_METHOD)()
         for _ in range(rounds):
             started = time.perf_counter()
             await call.write(message)
@@ -61,12 +62,12 @@ async def echo_times(address: str, up_bytes: int, down_bytes: int, rounds: int) 
 
 
 async def _serve() -> None:
-    async def decode(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+    async def decode(_: object, context: Any) -> None:
         while (message := await context.read()) is not grpc.aio.EOF:
             await context.write(bytes(struct.unpack_from("<I", message)[0]))
 
     service, method = _METHOD[1:].split("/")
-    handler = grpc.stream_stream_rpc_method_handler(decode)
+    handler: Any = grpc.stream_stream_rpc_method_handler(decode)
     server = grpc.aio.server(options=_OPTIONS)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {method: handler}),)

@@ -77,7 +77,7 @@ async def running_edge(model: Any, **config: Any) -> AsyncIterator[EdgeServer]:
         await server.stop()
 
 
-def opening(model: Model, prompt: tuple[int, ...] = (1, 2, 3), **fields: Any) -> Open:
+def opening(model: Any, prompt: tuple[int, ...] = (1, 2, 3), **fields: Any) -> Open:
     """A valid Open for a table model."""
     sampling = fields.pop("sampling", Sampling(max_new_tokens=40, seed=5))
     return Open(prompt, sampling, model.tokenizer.fingerprint, **fields)

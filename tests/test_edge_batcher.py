@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 from edges import VOCAB, Faulty, opening, table
@@ -104,7 +105,8 @@ async def running() -> AsyncIterator[Edge]:
     clock = ManualClock()
     model = Timed(clock)
     model.allocate(16, 4096)
-    batcher = Batcher(model, Batching(0.0, 16), BUDGET, clock.now)
+    engine: Any = model
+    batcher = Batcher(engine, Batching(0.0, 16), BUDGET, clock.now)
     batcher.start()
     try:
         yield Edge(model, batcher)
@@ -201,7 +203,8 @@ async def test_a_tile_that_cannot_be_seen_fails_its_session_alone() -> None:
     clock = ManualClock()
     model = Blind(clock)
     model.allocate(16, 4096)
-    batcher = Batcher(model, Batching(0.0, 16), BUDGET, clock.now)
+    engine: Any = model
+    batcher = Batcher(engine, Batching(0.0, 16), BUDGET, clock.now)
     batcher.start()
     edge = Edge(model, batcher)
     first = edge.session(10)
