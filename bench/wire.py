@@ -79,8 +79,8 @@ def command(
         "wire",
         {"latency": latency, "throughput": throughput},
         [
-            below("p50 of a round, 512 tokens, s", small["p50_s"], 1e-3),
-            below("p50 of a rejection, 151,674 tokens, s", large["rejected_p50_s"], 3e-3),
+            below("p50 of a round, 512 tokens, ms", 1e3 * small["p50_s"], 1.0),
+            below("p50 of a rejection, 151,674 tokens, ms", 1e3 * large["rejected_p50_s"], 3.0),
         ],
         as_json=json,
         quick=quick,
