@@ -53,7 +53,12 @@ def command(
     lengths: tuple[int, ...] = LENGTHS
     if quick:
         links, trips, lengths = [links[0], links[-1]], trips[-1:], (4, 16)
-    pair = {key: SYSTEMS[key] for key in ("edge-only", "covspec-exact")}
+    exact = SYSTEMS["covspec-exact"]
+    adaptive = replace(exact.tactics, length_policy=LengthName.GOODPUT)
+    pair = {
+        "edge-only": SYSTEMS["edge-only"],
+        "covspec-exact": replace(exact, tactics=adaptive),
+    }
     cores = Cores()
     with serving(Pair(), cores) as edge:
         bench = _Bench(edge, cores, setting, asked, console)

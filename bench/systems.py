@@ -125,11 +125,12 @@ SYSTEMS: dict[str, System] = {
     "covspec-all": replace(
         _COVSPEC, title="CoVSpec, all visual tokens", selector=_EVERY, share=1.0
     ),
+    # Eight tokens from where the gate calls: about the fastest length on this pair, and few bytes a token; the sweep over
+    # links lets `goodput` choose, 0 included.
     "covspec-exact": System(
         "covspec-exact (ours)",
         tactics=Tactics(
             draft_length=8,
-            length_policy=LengthName.GOODPUT,
             gate=Gate.OPTIMISTIC,
             max_gated=8,
             branches=1,
