@@ -125,8 +125,8 @@ SYSTEMS: dict[str, System] = {
     "covspec-all": replace(
         _COVSPEC, title="CoVSpec, all visual tokens", selector=_EVERY, share=1.0
     ),
-    # Eight tokens from where the gate calls: about the fastest length on this pair, and few bytes a token; the sweep over
-    # links lets `goodput` choose, 0 included.
+    # Eight tokens from where the gate calls: about the fastest length on this pair, and few bytes a token; the sweep
+    # over links lets `goodput` choose, 0 included.
     "covspec-exact": System(
         "covspec-exact (ours)",
         tactics=Tactics(
