@@ -63,7 +63,7 @@ def test_sixteen_sessions_at_once_say_what_each_says_alone(target: Model) -> Non
 
 async def _sixteen(target: Model) -> None:
     messages = openings(target, examples(SESSIONS))
-    config = {"max_num_seqs": SESSIONS, "max_model_len": 384, "batch_wait_s": 0.05}
+    config = {"max_num_seqs": SESSIONS, "max_model_len": 384, "batching": "rounds"}
     async with running_edge(target, **config) as edge:
         solo = [await edge_only(edge.address, replace(m, mode=Mode.EDGE_ONLY)) for m in messages]
         assert edge.engine is not None
