@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,8 @@ async def test_ctrl_c_ends_the_session_and_exits_with_130() -> None:
             *_command("--query", "ba", "--edge", edge.target, *TABLES),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # A shell's background job ignores SIGINT, and so would its children.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         await waiting.wait()
         process.send_signal(signal.SIGINT)
