@@ -271,8 +271,14 @@ async def test_late_duplicates_do_not_prolong_the_wait() -> None:
             await speculate(edge.target, HistoryModel(), request(), timeout_s=0.3)
 
 
+async def _asked(stream: ScriptStream) -> None:
+    """Opened and asked: nothing of the device is on its way, which would hide from gRPC how the stream ended."""
+    await _opened(stream)
+    await stream.receive()
+
+
 async def test_a_stream_that_just_ends_is_a_failure() -> None:
-    async with ScriptedEdge(_opened) as edge:
+    async with ScriptedEdge(_asked) as edge:
         with pytest.raises(EdgeFailure, match="without an answer"):
             await speculate(edge.target, HistoryModel(), request())
 
@@ -309,7 +315,7 @@ async def test_the_edges_own_words_win(
 ) -> None:
     async def script(stream: ScriptStream) -> None:
         if opened:
-            await _opened(stream)
+            await _asked(stream)
         else:
             await stream.receive()
         await stream.send(*messages)
