@@ -18,6 +18,7 @@ from ..device.alone import edge_only
 from ..device.drafter import Drafter
 from ..device.edge_link import EdgeLink
 from ..device.events import Done
+from ..device.request import Request
 from ..device.selection import KeepAll, Selector
 from ..device.session import Session
 from ..device.tactics import Tactics
@@ -46,24 +47,29 @@ class Asker:
 
     def edge_only(self, example: Example) -> Asked:
         """The target alone."""
-
-        async def run() -> Done:
-            async with EdgeLink(self._address, timeout_s=60) as link:
-                return await edge_only(
-                    example.request(self._draft),
-                    self._draft.tokenizer,
-                    link,
-                    clock=self._clock,
-                    emit=_ignore,
-                )
-
-        return _asked(asyncio.run(run()), example)
+        return _asked(self.decode_alone(example.request(self._draft)), example)
 
     def speculate(
         self, example: Example, tactics: Tactics = _PLAIN, selector: Selector = _KEEP_ALL
     ) -> Asked:
         """Both together, greedily."""
-        request = example.request(self._draft)
+        return _asked(self.decode(example.request(self._draft), tactics, selector), example)
+
+    def decode_alone(self, request: Request) -> Done:
+        """The target alone."""
+
+        async def run() -> Done:
+            async with EdgeLink(self._address, timeout_s=60) as link:
+                return await edge_only(
+                    request, self._draft.tokenizer, link, clock=self._clock, emit=_ignore
+                )
+
+        return asyncio.run(run())
+
+    def decode(
+        self, request: Request, tactics: Tactics = _PLAIN, selector: Selector = _KEEP_ALL
+    ) -> Done:
+        """Both together."""
 
         async def run() -> Done:
             with ThreadPoolExecutor(1) as executor:
@@ -81,7 +87,7 @@ class Asker:
                         emit=_ignore,
                     ).run()
 
-        return _asked(asyncio.run(run()), example)
+        return asyncio.run(run())
 
 
 def ask_in_turn(

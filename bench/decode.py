@@ -10,11 +10,9 @@ server by every contender in turn, several times over, so that the ratios are of
 
 from __future__ import annotations
 
-import asyncio
 import os
 import statistics
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -23,17 +21,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ..common.clock import MonotonicClock
 from ..common.loader import load_model
-from ..common.model import Model
-from ..device.alone import edge_only
-from ..device.drafter import Drafter
-from ..device.edge_link import EdgeLink
 from ..device.events import Done
-from ..device.length import FixedLength
 from ..device.request import Request
-from ..device.selection import make_selector
-from ..device.session import Session
+from ..device.tactics import Tactics
+from .asker import Asker
 from .generate import Generate
 from .processes import running_edge
 from .report import at_least, console_for, finish
@@ -71,12 +63,12 @@ def command(
     draft = load_model("scenes-draft", quantization="none", num_threads=1, independent_rows=False)
     args = ("--model", "scenes-target", "--num-threads", "1", "--quantization", quantization)
     with running_edge(*args, core=cores[EDGE_CORE] if pin else None) as edge:
-        bench = Bench(draft, edge.address)
+        asker = Asker(draft, edge.address)
         generate = Generate("scenes-target")
         requests = [example.request(draft) for example in examples(num_questions)]
         contenders: dict[str, Callable[[Request], Timed]] = {
-            "edge-only": bench.edge_only,
-            **{f"speculative k={k}": bench.speculative(k) for k in DRAFT_LENGTHS},
+            "edge-only": lambda request: _timed(asker.decode_alone(request)),
+            **{f"speculative k={k}": _drafting(asker, k) for k in DRAFT_LENGTHS},
             "generate": lambda request: generate_timed(generate, request),
         }
         answers: dict[str, list[Timed]] = {name: [] for name in contenders}
@@ -115,43 +107,10 @@ def command(
     )
 
 
-class Bench:
-    """Asks one edge, in process, with one draft model."""
-
-    def __init__(self, draft: Model, address: str) -> None:
-        self._draft = draft
-        self._address = address
-        self._clock = MonotonicClock()
-
-    def edge_only(self, request: Request) -> Timed:
-        """The target alone."""
-
-        async def run() -> Done:
-            async with EdgeLink(self._address, timeout_s=60) as link:
-                return await edge_only(
-                    request, self._draft.tokenizer, link, clock=self._clock, emit=_ignore
-                )
-
-        return _timed(asyncio.run(run()))
-
-    def speculative(self, length: int) -> Callable[[Request], Timed]:
-        """Drafts of a fixed length."""
-
-        async def run(request: Request) -> Done:
-            with ThreadPoolExecutor(1) as executor:
-                async with EdgeLink(self._address, timeout_s=60) as link:
-                    return await Session(
-                        request,
-                        Drafter(self._draft),
-                        link,
-                        selector=make_selector(None, 0, 0),
-                        length=FixedLength(length),
-                        executor=executor,
-                        clock=self._clock,
-                        emit=_ignore,
-                    ).run()
-
-        return lambda request: _timed(asyncio.run(run(request)))
+def _drafting(asker: Asker, length: int) -> Callable[[Request], Timed]:
+    """Speculation with drafts of a fixed length."""
+    tactics = Tactics(draft_length=length)
+    return lambda request: _timed(asker.decode(request, tactics))
 
 
 def generate_timed(generate: Generate, request: Request) -> Timed:
@@ -162,10 +121,6 @@ def generate_timed(generate: Generate, request: Request) -> Timed:
     )
     # One token fewer was decoded in decode_s than there are: scaled, so that rates compare.
     return Timed(tuple(ids), decode_s * len(ids) / (len(ids) - 1), first_s + decode_s)
-
-
-def _ignore(event: object) -> None:
-    """Events are for people."""
 
 
 def _timed(done: Done) -> Timed:

@@ -162,10 +162,8 @@ def command(
         for name, value in context.params.items()
         if value not in (None, "", []) and name != "api_key"
     }
-    with_tls = tls or ssl_ca_certs or ssl_certfile or ssl_keyfile
-    access = Access(
-        Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs) if with_tls else None, api_key, insecure
-    )
+    identity = Tls.given(ssl_certfile, ssl_keyfile, ssl_ca_certs, wanted=tls)
+    access = Access(identity, api_key, insecure)
     if edge:
         access.check(check_target(edge))
 

@@ -41,6 +41,20 @@ class Tls:
                 _readable(flag, path)
         self._context(ssl.PROTOCOL_TLS_CLIENT)
 
+    @classmethod
+    def given(
+        cls,
+        certfile: Path | None = None,
+        keyfile: Path | None = None,
+        ca_certs: Path | None = None,
+        *,
+        wanted: bool = False,
+    ) -> Tls | None:
+        """What flags ask for; None where neither a file is given nor TLS `wanted` all the same."""
+        if wanted or certfile or keyfile or ca_certs:
+            return cls(certfile, keyfile, ca_certs)
+        return None
+
     def server_credentials(self) -> grpc.ServerCredentials:
         """What a port is opened with; clients must show a certificate where ca_certs is given."""
         if self.certfile is None or self.keyfile is None:

@@ -214,8 +214,7 @@ def command(
     """Ask a large vision-language model at the edge; a small one here drafts the answer."""
     if json + jsonl + show_speculation > 1:
         raise InvalidRequest("--json, --jsonl and --show-speculation exclude each other")
-    with_tls = tls or ssl_ca_certs or ssl_certfile or ssl_keyfile
-    identity = Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs) if with_tls else None
+    identity = Tls.given(ssl_certfile, ssl_keyfile, ssl_ca_certs, wanted=tls)
     question = Question(
         query=query,
         image=image,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..common.access import LOCAL, Access, bearer
+from ..common.access import LOCAL, Access
 from ..common.address import is_loopback, split_address
 from ..common.errors import InvalidRequest
 from ..common.tls import Tls
-from .listen import check_exposed
+from .listen import check_exposed, metrics_host
 from .planner import SOLVERS
 from .scenario import LARGEST, OBJECTIVES, SMALLEST
 from .schedule import Policy, ScheduleConfig
@@ -56,10 +56,6 @@ class ServerConfig:
             raise InvalidRequest(f"--batching must be continuous or rounds, not {self.batching!r}")
         if not 0 <= self.port <= 65535:
             raise InvalidRequest(f"--port must be 0 … 65535, not {self.port}")
-        for key in self.api_keys:
-            bearer(key)
-        if self.tls is not None:
-            self.tls.server_credentials()
         check_exposed(self.host, self.tls, self.api_keys, insecure=self.insecure)
         self._check_schedule()
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
@@ -87,8 +83,8 @@ class ServerConfig:
 
     @property
     def metrics_host(self) -> str:
-        """Metrics know neither TLS nor keys, so others see them only where that was asked for."""
-        return self.host if self.insecure or is_loopback(self.host) else "127.0.0.1"
+        """Where metrics are served."""
+        return metrics_host(self.host, insecure=self.insecure)
 
     @property
     def schedule_config(self) -> ScheduleConfig | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from ..common.access import bearer
 from ..common.address import is_loopback
 from ..common.errors import InvalidRequest
 from ..common.tls import Tls
@@ -34,7 +37,11 @@ GRPC_OPTIONS = [
 
 
 def check_exposed(host: str, tls: Tls | None, api_keys: Sequence[str], *, insecure: bool) -> None:
-    """Raises InvalidRequest where others could listen, or walk in, that nobody has asked for."""
+    """Raises InvalidRequest where others could listen, or walk in, that nobody has asked for, and for unusable keys."""
+    for key in api_keys:
+        bearer(key)
+    if tls is not None:
+        tls.server_credentials()
     if insecure or is_loopback(host):
         return
     where = f"--host {host} can be reached from other machines"
@@ -48,6 +55,20 @@ def check_exposed(host: str, tls: Tls | None, api_keys: Sequence[str], *, insecu
             f"{where} by everybody: give --api-key, or --ssl-ca-certs to ask for client certificates, "
             "or say --insecure if the network is trusted"
         )
+
+
+def metrics_host(host: str, *, insecure: bool) -> str:
+    """Metrics know neither TLS nor keys, so others see them only where that was asked for."""
+    return host if insecure or is_loopback(host) else "127.0.0.1"
+
+
+def announce(what: str, address: str, metrics: str | None, port_file: Path | None) -> None:
+    """Tells people, and who waits for the file, that a server is ready. metrics: HOST:PORT of them."""
+    print(f"covspec {what} ready on {address}", file=sys.stderr, flush=True)
+    if metrics is not None:
+        print(f"metrics on http://{metrics}/metrics", file=sys.stderr, flush=True)
+    if port_file is not None:
+        port_file.write_text(f"{address}\n")
 
 
 class Listener:

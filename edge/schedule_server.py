@@ -12,13 +12,11 @@ from wsgiref.simple_server import WSGIServer
 import typer
 
 from .. import __version__
-from ..common.access import bearer
-from ..common.address import is_loopback
 from ..common.command import run, start_logging
 from ..common.errors import InvalidRequest
 from ..common.tls import Tls
 from ..protos import schedule_pb2_grpc
-from .listen import Listener, check_exposed, until_told
+from .listen import Listener, announce, check_exposed, metrics_host, until_told
 from .metrics import SchedulerCollector, serve_metrics
 from .planner import SOLVERS
 from .scenario import OBJECTIVES
@@ -45,10 +43,6 @@ class SchedulerConfig:
         for flag, port in (("--port", self.port), ("--metrics-port", self.metrics_port or 0)):
             if not 0 <= port <= 65535:
                 raise InvalidRequest(f"{flag} must be 0 … 65535, not {port}")
-        for key in self.api_keys:
-            bearer(key)
-        if self.tls is not None:
-            self.tls.server_credentials()
         check_exposed(self.host, self.tls, self.api_keys, insecure=self.insecure)
         for flag, value, choices in (
             ("--solver", self.solver, tuple(SOLVERS)),
@@ -63,8 +57,8 @@ class SchedulerConfig:
 
     @property
     def metrics_host(self) -> str:
-        """Metrics know neither TLS nor keys, so others see them only where that was asked for."""
-        return self.host if self.insecure or is_loopback(self.host) else "127.0.0.1"
+        """Where metrics are served."""
+        return metrics_host(self.host, insecure=self.insecure)
 
 
 class SchedulerServer:
@@ -105,18 +99,18 @@ class SchedulerServer:
         """HOST:PORT as edges write it."""
         return f"{self.config.host}:{self.port}"
 
+    @property
+    def metrics_address(self) -> str | None:
+        """HOST:PORT of the metrics; None without them."""
+        return f"{self.config.metrics_host}:{self.metrics_port}" if self._metrics else None
+
 
 async def serve(config: SchedulerConfig) -> None:
     """Runs a scheduler until SIGTERM or SIGINT."""
     server = SchedulerServer(config)
 
     def ready() -> None:
-        print(f"covspec scheduler ready on {server.address}", file=sys.stderr, flush=True)
-        if config.metrics_port is not None:
-            where = f"http://{config.metrics_host}:{server.metrics_port}/metrics"
-            print(f"metrics on {where}", file=sys.stderr, flush=True)
-        if config.port_file is not None:
-            config.port_file.write_text(f"{server.address}\n")
+        announce("scheduler", server.address, server.metrics_address, config.port_file)
 
     await until_told(server.start, ready, server.stop)
 
@@ -180,9 +174,7 @@ def command(
         host=host,
         port=port,
         insecure=insecure,
-        tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs)
-        if ssl_certfile or ssl_keyfile or ssl_ca_certs
-        else None,
+        tls=Tls.given(ssl_certfile, ssl_keyfile, ssl_ca_certs),
         api_keys=tuple(api_key or ()),
         solver=solver,
         objective=objective,

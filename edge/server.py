@@ -28,7 +28,7 @@ from . import schedule_service
 from .batcher import Batcher
 from .config import ServerConfig
 from .engine import Engine, EngineConfig
-from .listen import Listener, until_told
+from .listen import Listener, announce, until_told
 from .metrics import EdgeCollector, serve_metrics
 from .planner import SOLVERS
 from .round_queue import Batching
@@ -129,6 +129,11 @@ class EdgeServer:
         """HOST:PORT as clients write it."""
         return f"{self.config.host}:{self.port}"
 
+    @property
+    def metrics_address(self) -> str | None:
+        """HOST:PORT of the metrics; None without them."""
+        return f"{self.config.metrics_host}:{self.metrics_port}" if self._metrics else None
+
     def _planner(self) -> Planner | None:
         """Who makes plans: the scheduler elsewhere, or a thread here, which other edges may ask as well."""
         c = self.config
@@ -205,12 +210,7 @@ async def serve(config: ServerConfig) -> None:
         # What is loaded stays: a full collection would stop every session to look at it again.
         gc.collect()
         gc.freeze()
-        print(f"covspec edge ready on {server.address}", file=sys.stderr, flush=True)
-        if config.metrics_port is not None:
-            where = f"http://{config.metrics_host}:{server.metrics_port}/metrics"
-            print(f"metrics on {where}", file=sys.stderr, flush=True)
-        if config.port_file is not None:
-            config.port_file.write_text(f"{server.address}\n")
+        announce("edge", server.address, server.metrics_address, config.port_file)
 
     await until_told(server.start, ready, server.stop)
 
@@ -349,9 +349,7 @@ def command(
         host=host,
         port=port,
         insecure=insecure,
-        tls=Tls(ssl_certfile, ssl_keyfile, ssl_ca_certs)
-        if ssl_certfile or ssl_keyfile or ssl_ca_certs
-        else None,
+        tls=Tls.given(ssl_certfile, ssl_keyfile, ssl_ca_certs),
         api_keys=tuple(api_key or ()),
         quantization=quantization,
         dtype=dtype,
@@ -372,9 +370,7 @@ def command(
         uplink_bandwidth_hz=uplink_bandwidth_hz,
         scheduler=scheduler,
         scheduler_access=Access(
-            Tls(ca_certs=scheduler_ca_certs) if scheduler_ca_certs else None,
-            scheduler_api_key,
-            insecure,
+            Tls.given(ca_certs=scheduler_ca_certs), scheduler_api_key, insecure
         ),
         quota_tokens_per_s=quota_tokens_per_s,
         idle_timeout_s=idle_timeout_s,
