@@ -84,12 +84,10 @@ def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Hit rate and gain over the delay."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
     delays = [1e3 * row["rtt_s"] for row in rows]
     left.plot(delays, [row["hit_rate"] for row in rows], "o-")
     left.set(ylim=(0, 1), title="branch hit rate")
@@ -106,7 +104,6 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.set(xlabel="round-trip delay, ms", xscale="log")
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)
 
 
 def _counts(answers: Sequence[Asked]) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from .. import __version__
-from ..common.command import ended
+from ..common.command import run, version_option
 
 # name: (module, one line of help)
 COMMANDS = {
@@ -54,24 +53,29 @@ BENCHES = {
     "wire": ("wire", "A round without its model: latency of one client, rounds a second of 64."),
 }
 
-app = typer.Typer(name="covspec", no_args_is_help=True, pretty_exceptions_enable=False)
-bench = typer.Typer(no_args_is_help=True, help="Measure; each writes JSON to bench/results/.")
+app = typer.Typer(name="covspec", pretty_exceptions_enable=False)
+bench = typer.Typer()
 app.add_typer(bench, name="bench")
 
 
-def _version(show: bool) -> None:
-    if show:
-        typer.echo(f"covspec {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _covspec(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
+    context: typer.Context, version: Annotated[bool, version_option("covspec")] = False
 ) -> None:
     """Device-edge co-inference for vision-language models: train, measure, demonstrate."""
+    _help_unless_told(context)
+
+
+@bench.callback(invoke_without_command=True)
+def _bench(context: typer.Context) -> None:
+    """Measure; each writes JSON to bench/results/."""
+    _help_unless_told(context)
+
+
+def _help_unless_told(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
 
 
 def _register(group: typer.Typer, name: str, module: str, summary: str) -> None:
@@ -83,13 +87,13 @@ def _register(group: typer.Typer, name: str, module: str, summary: str) -> None:
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
-    def forward(context: typer.Context) -> None:
+    def forward(context: typer.Context) -> object:
         found = importlib.import_module(f".{module}", __package__)
         single: typer.Typer | None = getattr(found, "app", None)
         if single is None:
             single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             single.command(help=found.command.__doc__ or summary)(found.command)
-        single(args=context.args, prog_name=context.command_path)
+        return single(args=context.args, prog_name=context.command_path, standalone_mode=False)
 
 
 for _name, (_module, _summary) in COMMANDS.items():
@@ -100,7 +104,7 @@ for _name, (_module, _summary) in BENCHES.items():
 
 def main() -> None:
     """Run `covspec`."""
-    sys.exit(ended(app))
+    sys.exit(run(app))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from ..device.tactics import Tactics
 from .asker import Asker
 from .generate import Generate
 from .processes import running_edge
-from .report import at_least, console_for, finish
+from .report import Json, at_least, console_for, finish
 from .suite import examples
 
 DRAFT_LENGTHS = (4, 6, 8)
@@ -49,7 +49,7 @@ class Timed:
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer questions.")] = False,
     quantization: Annotated[str, typer.Option(help="Of the target.")] = "auto",
 ) -> None:

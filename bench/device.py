@@ -23,7 +23,7 @@ from ..common.messages import Gate
 from . import branch_sweep, draft_step, gate_sweep, selector_sweep
 from .asker import Asker
 from .processes import running_edge, running_link
-from .report import RESULTS_DIR, Bar, at_least, below, console_for, finish
+from .report import RESULTS_DIR, Bar, Json, at_least, below, console_for, finish
 from .selection import SELECTION_MS, on_one_thread
 from .suite import examples
 
@@ -32,7 +32,7 @@ GATE_RTT_S = 0.02
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer questions and repeats.")] = False,
 ) -> None:
     """Measure selection, the draft step, selectors, the gate and branches on the device."""

@@ -83,12 +83,10 @@ def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Four panels over gamma, a line for each gate and a dashed one without."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, 4, figsize=(14, 3.6), layout="constrained")
+    figure = Figure(figsize=(14, 3.6), layout="constrained")
+    panels = figure.subplots(1, 4)
     for axes, (key, title, _) in zip(panels, _COLUMNS, strict=True):
         for gate in _GATES:
             mine = [row for row in rows if row["gate"] == gate.value]
@@ -100,4 +98,3 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.grid(alpha=0.3)
     panels[0].legend()
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)

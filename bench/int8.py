@@ -20,7 +20,7 @@ from rich.table import Table
 from ..common.loader import load_model
 from ..common.model import Model, Step
 from ..common.scene_question import is_right
-from .report import at_least, below, console_for, finish
+from .report import Json, at_least, below, console_for, finish
 from .suite import MAX_NEW_TOKENS, Example, examples
 
 QUANTIZATIONS = ("none", "int8-weight-only", "int8")
@@ -30,7 +30,7 @@ DRAFT_LENGTH = 4
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer questions.")] = False,
     model: Annotated[str, typer.Option(help="Target: alias or folder.")] = "scenes-target",
     num_threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json as json_
-import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -13,10 +12,12 @@ from typing import Annotated
 
 import typer
 
+from ..common.command import start_logging
 from ..common.errors import InvalidRequest
 from ..common.link import Direction, LinkConfig
 from ..common.shaping_proxy import ShapingProxy, precise_loop
 from ..common.trace import read_trace
+from .report import Json
 
 _D = LinkConfig()
 #: Moment and deed.
@@ -64,13 +65,11 @@ def command(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen where other machines can connect.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     log_level: Annotated[str, typer.Option()] = "warning",
 ) -> None:
     """A wireless link in user space: a TCP proxy that gives bytes the rate, delay and losses of a radio channel."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    start_logging(log_level)
     loss, stall_ms = _pair(loss_stall, "--loss-stall", "P:MS")
     config = LinkConfig(
         bandwidth_hz=bandwidth_hz,

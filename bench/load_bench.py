@@ -29,7 +29,7 @@ from .load import Plan
 from .load_run import Crowd, run_load
 from .load_sweep import knee
 from .processes import Edge, running_edge
-from .report import Bar, at_least, below, between, console_for, finish
+from .report import Bar, Json, at_least, below, between, console_for, finish
 from .soak import resident_bytes
 from .trace import TRACE
 
@@ -53,7 +53,7 @@ BACK_S = 10.0
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer devices, shorter.")] = False,
     only: Annotated[
         str, typer.Option(help="One of crowd, embedded, paused, failures, killed.")

@@ -7,11 +7,8 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from .load_report import PARTS
 from .load_table import LATENCIES, summary_rows
@@ -106,13 +103,10 @@ def _profile_table(results: dict[str, Any]) -> str:
 
 
 def _figure(draw: Callable[[list[Axes]], None], rows: int = 1, columns: int = 1) -> str:
-    figure, axes = pyplot.subplots(
-        rows, columns, figsize=(9, 2.6 * rows + 0.4), layout="constrained", squeeze=False
-    )
-    draw(list(axes.flat))
+    figure = Figure(figsize=(9, 2.6 * rows + 0.4), layout="constrained")
+    draw(list(figure.subplots(rows, columns, squeeze=False).flat))
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    pyplot.close(figure)
     svg = text.getvalue()
     return f"<figure>{svg[svg.index('<svg') :]}</figure>"
 

@@ -11,7 +11,6 @@ Exit codes: 0 every request was answered rightly · 1 some were not · 130 inter
 
 from __future__ import annotations
 
-import dataclasses
 import json as json_
 import math
 import shlex
@@ -27,8 +26,9 @@ import typer
 from ..common.access import Access
 from ..common.errors import InvalidRequest
 from ..common.tls import Tls
+from ..device.access_options import ApiKey, CaCerts, Certfile, Insecure, Keyfile, WithTls
 from ..device.edge_link import check_target
-from ..device.profile import Profile, read_mix
+from ..device.profile import read_mix
 from .arrivals import read_arrivals
 from .load import Plan
 from .load_report import OBJECTIVES
@@ -36,7 +36,7 @@ from .load_run import Crowd, run_load
 from .load_sweep import VARIANTS, parse_sweep, parse_variants, run_sweep, sweep_table
 from .load_table import compare_table, latency_table, summary_table
 from .processes import Edge, running_edge
-from .report import console_for, machine
+from .report import Json, console_for, machine
 from .trace import TRACE
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -49,20 +49,12 @@ def command(
     edge: Annotated[
         str, typer.Option(help="HOST:PORT of a running edge; without it, one is started.")
     ] = "",
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt; trusted are the system's authorities, or:")
-    ] = False,
-    ssl_ca_certs: Annotated[Path | None, typer.Option(help="Authorities to trust, PEM.")] = None,
-    ssl_certfile: Annotated[
-        Path | None, typer.Option(help="The devices' certificate, PEM.")
-    ] = None,
-    ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
-    api_key: Annotated[
-        str, typer.Option(envvar="COVSPEC_API_KEY", show_envvar=False, help="The edge's.")
-    ] = "",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow plaintext to another machine.")
-    ] = False,
+    tls: WithTls = False,
+    ssl_ca_certs: CaCerts = None,
+    ssl_certfile: Certfile = None,
+    ssl_keyfile: Keyfile = None,
+    api_key: ApiKey = "",
+    insecure: Insecure = False,
     model: Annotated[
         str, typer.Option(help="Of the edge that is started: an alias, or table:target-512.")
     ] = "scenes-target",
@@ -125,7 +117,7 @@ def command(
     result_dir: Annotated[
         Path | None, typer.Option(help="Write the report here, JSON and HTML.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
 ) -> None:
     """Load an edge with many simulated devices, and report what they saw."""
     if context.invoked_subcommand is not None:
@@ -170,7 +162,7 @@ def command(
     def crowd(count: int) -> Crowd:
         profiles = mix.draw(count, seed)
         if uplink_bandwidth_hz:
-            profiles = [_in_cell(profile, uplink_bandwidth_hz, count) for profile in profiles]
+            profiles = [profile.in_cell(uplink_bandwidth_hz, count) for profile in profiles]
         return Crowd(
             tuple(profiles), trace, connections, timeout_s, real_drafts, draft_model, access
         )
@@ -297,12 +289,6 @@ def _end_sweep(
     if any(variant["interrupted"] for variant in results["variants"].values()):
         sys.exit(INTERRUPTED_EXIT)
     sys.exit(int(any(variant["failed"] for variant in results["variants"].values())))
-
-
-def _in_cell(profile: Profile, bandwidth_hz: float, num_devices: int) -> Profile:
-    """The profile with its share of a cell's uplink."""
-    link = dataclasses.replace(profile.link, bandwidth_hz=bandwidth_hz, up_share=1 / num_devices)
-    return dataclasses.replace(profile, link=link)
 
 
 def parse_objectives(specs: list[str]) -> dict[str, float]:

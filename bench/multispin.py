@@ -40,7 +40,7 @@ from .multispin_page import fill_page
 from .multispin_plot import plot_all
 from .multispin_served import serve
 from .multispin_setting import TIMES, Pair, calibrate, scenario
-from .report import RESULTS_DIR, at_least, at_most, console_for, finish
+from .report import RESULTS_DIR, Json, at_least, at_most, console_for, finish
 
 REALIZATIONS = 50
 #: Draft lengths and rounds that are measured.
@@ -48,7 +48,7 @@ LENGTHS, ROUNDS = (1, 2, 3, 5, 8, 12, 18, 25), 16
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer points, realizations and rounds; no pictures.")
     ] = False,

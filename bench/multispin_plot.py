@@ -39,10 +39,10 @@ def plot_all(figures: dict[str, Any], folder: Path) -> list[Path]:
 def _grid(
     folder: Path, number: str, by_pair: dict[str, Any], draw: Callable[[Any, Any, str], None]
 ) -> Path:
-    pyplot = _pyplot()
-    figure, grid = pyplot.subplots(
-        len(PAIRS), len(CORRECTIONS), figsize=(12, 7), layout="constrained", sharey="row"
-    )
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 7), layout="constrained")
+    grid = figure.subplots(len(PAIRS), len(CORRECTIONS), sharey="row")
     for row, pair in zip(grid, PAIRS, strict=True):
         for axes, correction in zip(row, CORRECTIONS, strict=True):
             draw(axes, by_pair[pair.name], correction.value)
@@ -91,8 +91,10 @@ def _schemes(axes: Any, x: Any, data: dict[str, Any]) -> None:
 
 
 def _monotone(folder: Path, by_pair: dict[str, Any]) -> Path:
-    pyplot = _pyplot()
-    figure, row = pyplot.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    row = figure.subplots(1, 3)
     for axes, (name, label, scale) in zip(
         row,
         (
@@ -116,18 +118,8 @@ def _monotone(folder: Path, by_pair: dict[str, Any]) -> Path:
     return _save(figure, folder, "4")
 
 
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
 def _save(figure: Any, folder: Path, number: str) -> Path:
     path = folder / f"multispin-figure-{number}.png"
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    _pyplot().close(figure)
     return path

@@ -160,9 +160,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def command(
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line.")
-    ] = False,
+    json: report.Json = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Thirty scenes instead of three hundred.")
     ] = False,

@@ -31,13 +31,13 @@ from ..edge.planner import SOLVERS
 from ..edge.scenario import Scenario
 from .cell import DeviceRun, run_cell, timed_edge
 from .multispin_setting import LLAMA, scenario
-from .report import RESULTS_DIR, Bar, at_least, console_for, finish
+from .report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
 
 ARMS = ("fixed", "homogeneous", "exact")
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer draws, two solvers.")] = False,
     draws: Annotated[int, typer.Option(help="Draws of devices and channels.")] = 6,
     seconds: Annotated[float, typer.Option(help="Of each draw, for each solver.")] = 20.0,
@@ -221,12 +221,10 @@ def _show(
 
 
 def _plot(rows: list[dict[str, Any]], arms: tuple[str, ...], path: Path) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4.5), layout="constrained")
+    figure = Figure(figsize=(6, 4.5), layout="constrained")
+    axes = figure.subplots()
     for arm in arms:
         of_arm = [r for r in rows if r["solver"] == arm]
         axes.plot(
@@ -244,4 +242,3 @@ def _plot(rows: list[dict[str, Any]], arms: tuple[str, ...], path: Path) -> None
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)

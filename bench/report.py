@@ -6,12 +6,15 @@ import platform
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 RESULTS_DIR = Path(__file__).parent / "results"
+#: The flag that every benchmark has.
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")]
 _VERSIONS = ("torch", "transformers", "numpy", "grpcio")
 
 

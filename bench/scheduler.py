@@ -25,14 +25,14 @@ from ..edge.objective import token_table, value_of
 from ..edge.planner import SOLVERS
 from ..edge.scenario import OBJECTIVES, Device, Scenario
 from .multispin_setting import BANDWIDTH_HZ, LLAMA, NUM_DEVICES, QWEN, scenario
-from .report import RESULTS_DIR, at_least, at_most, console_for, finish
+from .report import RESULTS_DIR, Json, at_least, at_most, console_for, finish
 
 SMALL_SCENARIOS, PAPER_SCENARIOS = 400, 100
 SIZES = (20, 100, 1000)
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer scenarios.")] = False,
 ) -> None:
     """Check the exact solver against brute force, compare all solvers, and time them."""
@@ -181,12 +181,10 @@ def _show(compared: dict[str, Any], times: dict[str, Any], console: Console) -> 
 
 
 def _plot(times: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
     for name, by_size in times.items():
         milliseconds = [1e3 * one["cpu_s"] for one in by_size.values()]
         axes.loglog([int(K) for K in by_size], milliseconds, marker="o", label=name)
@@ -194,4 +192,3 @@ def _plot(times: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)

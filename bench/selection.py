@@ -26,7 +26,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLI
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: report.Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="30 runs of each instead of 200.")] = False,
 ) -> None:
     """Measure how long it takes to choose 64 of 768 visual tokens on one thread."""

@@ -101,12 +101,10 @@ def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Accept rate, and accuracy behind the `committed` gate, over the share of tokens."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2)
     x = list(SHARES.values())
     for axes, (key, gate, title) in zip(panels, _PANELS, strict=True):
         for name in ("covspec", "topk", "random"):
@@ -119,7 +117,6 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.grid(alpha=0.3)
     panels[0].legend()
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)
 
 
 def find(rows: Sequence[dict[str, Any]], selector: str, share: str, gate: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from .load_run import Crowd, run_load
 from .multispin_setting import LLAMA, QWEN, scenario
 from .multispin_simulation import simulate_round
 from .processes import running_edge
-from .report import Bar, below, console_for, finish
+from .report import Bar, Json, below, console_for, finish
 from .sim_answers import DrawnAnswers, RecordedAnswers
 from .sim_deployment import Deployment, simulate
 from .trace import TRACE
@@ -47,7 +47,7 @@ WITHIN = 0.10
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter.")] = False,
 ) -> None:
     """Simulated against measured loads, and how long a large simulation takes."""

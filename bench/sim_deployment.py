@@ -96,13 +96,8 @@ def _cells(deployment: Deployment, seed: int) -> Iterator[tuple[list[Profile], i
     for begin, end in zip(bounds, bounds[1:], strict=False):
         cell = profiles[begin:end]
         if deployment.uplink_bandwidth_hz:
-            cell = [_in_cell(p, deployment.uplink_bandwidth_hz, len(cell)) for p in cell]
+            cell = [p.in_cell(deployment.uplink_bandwidth_hz, len(cell)) for p in cell]
         yield cell, begin
-
-
-def _in_cell(profile: Profile, bandwidth_hz: float, num_devices: int) -> Profile:
-    link = dataclasses.replace(profile.link, bandwidth_hz=bandwidth_hz, up_share=1 / num_devices)
-    return dataclasses.replace(profile, link=link)
 
 
 def _plan_of(

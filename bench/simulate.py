@@ -32,7 +32,7 @@ from .load_table import latency_table, summary_table
 from .loadtest import parse_objectives, write_report
 from .multispin_setting import LLAMA, QWEN
 from .multispin_simulation import simulate_setting
-from .report import console_for, machine
+from .report import Json, console_for, machine
 from .sim_answers import DrawnAnswers, RecordedAnswers
 from .sim_deployment import Deployment, simulate
 
@@ -99,7 +99,7 @@ def command(
     result_dir: Annotated[
         Path | None, typer.Option(help="Write the report here, JSON and HTML.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
 ) -> None:
     """Simulate devices and edges on a virtual clock."""
     console = console_for(json)

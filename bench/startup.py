@@ -21,7 +21,7 @@ DEMO_S = 30.0
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: report.Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Once instead of three times.")] = False,
 ) -> None:
     """Measure how long a user waits for an edge, for a first answer, and for the whole demo."""

@@ -21,11 +21,11 @@ from ..device.length import LengthName
 from .benchmark import ScoredExample
 from .contest import Cores, Pair, compete, serving, shaped
 from .paper_tables import DATASETS
-from .report import RESULTS_DIR, Bar, at_least, console_for, finish
+from .report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
 from .setting import Setting
 from .standing import measured_s, ratio_of_sums, speedup
 from .systems import SYSTEMS, System
-from .table_options import Json, Quick, Seed
+from .table_options import Quick, Seed
 from .table_text import markdown_table, write
 from .trial import Trial
 
@@ -210,12 +210,10 @@ def _show(console: Console, results: dict[str, Any]) -> None:
 
 def plot(results: dict[str, Any], name: str) -> None:
     """Speed over SNR (a line for each bandwidth), over the round trip, and over draft length."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (snr, trip, length) = pyplot.subplots(1, 3, figsize=(14, 4), layout="constrained")
+    figure = Figure(figsize=(14, 4), layout="constrained")
+    snr, trip, length = figure.subplots(1, 3)
     for bandwidth in sorted({point["bandwidth_hz"] for point in results["links"]}):
         mine = [point for point in results["links"] if point["bandwidth_hz"] == bandwidth]
         _curve(snr, [p["snr_db"] for p in mine], mine, f"{bandwidth / 1e6:g} MHz")
@@ -234,7 +232,6 @@ def plot(results: dict[str, Any], name: str) -> None:
         axes.set_ylim(0, None)
         axes.grid(alpha=0.3)
     figure.savefig(RESULTS_DIR / f"{name}.png", dpi=130)
-    pyplot.close(figure)
 
 
 def _curve(axes: Any, x: Sequence[float], points: Sequence[dict[str, Any]], label: str) -> None:

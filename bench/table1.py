@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .paper_tables import TABLE_1
-from .report import RESULTS_DIR, Bar, at_least, at_most, console_for, finish
+from .report import RESULTS_DIR, Bar, Json, at_least, at_most, console_for, finish
 from .setting import NUM_HELD_OUT, TEMPERATURES, Cell, run_cells
 from .systems import SYSTEMS, UHLM_RISK
 from .table_options import (
@@ -26,7 +26,6 @@ from .table_options import (
     Draft,
     EdgeAddress,
     Examples,
-    Json,
     MaxNewTokens,
     Quantization,
     Quick,
@@ -209,13 +208,11 @@ def _kinds(results: dict[str, Any]) -> list[str]:
 
 def plot(results: dict[str, Any], name: str) -> None:
     """Speed and communication, a group of bars for each suite."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     cells = [cell for cell in results["cells"] if cell["sampling"] == "sampled"]
-    figure, (speed, comm) = pyplot.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    speed, comm = figure.subplots(1, 2)
     keys = list(cells[0]["standings"])
     width = 0.8 / len(keys)
     for i, key in enumerate(keys):
@@ -238,7 +235,6 @@ def plot(results: dict[str, Any], name: str) -> None:
     speed.set(title="speed over edge-only, T = 1")
     comm.set(title="bytes a committed token, without the picture", yscale="log")
     figure.savefig(RESULTS_DIR / f"{name}.png", dpi=130)
-    pyplot.close(figure)
 
 
 def _as_json(cell: Cell) -> dict[str, Any]:

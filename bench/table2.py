@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .paper_tables import COMPONENTS, ENABLED, TABLE_2
-from .report import RESULTS_DIR, Bar, console_for, finish
+from .report import RESULTS_DIR, Bar, Json, console_for, finish
 from .setting import NUM_HELD_OUT, Cell, run_cells
 from .systems import ABLATIONS, ALL_TOKEN_ABLATIONS, SYSTEMS
 from .table_options import (
@@ -25,7 +25,6 @@ from .table_options import (
     Draft,
     EdgeAddress,
     Examples,
-    Json,
     MaxNewTokens,
     Quantization,
     Quick,

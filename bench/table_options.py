@@ -16,7 +16,6 @@ from .systems import UHLM_RISK
 _QUICK_EXAMPLES = 4
 _QUICK_HELD_OUT = 3
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A few examples of each suite.")]
 Examples = Annotated[int, typer.Option("--examples", help="Of each suite.")]
 Suites = Annotated[

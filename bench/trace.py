@@ -15,14 +15,14 @@ from ..common.accept import greedy_token
 from ..common.loader import load_model
 from ..common.model import Model, Step
 from ..common.pair_trace import PairTrace, RecordedAnswer
-from .report import RESULTS_DIR, at_least, console_for, finish
+from .report import RESULTS_DIR, Json, at_least, console_for, finish
 from .suite import MAX_NEW_TOKENS, Example, examples
 
 TRACE = RESULTS_DIR / "trace.npz"
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Six questions.")] = False,
     out: Annotated[Path, typer.Option(help="Where to write the recording.")] = TRACE,
     num_prompts: Annotated[int, typer.Option(help="Questions; three families in turn.")] = 96,

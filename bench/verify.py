@@ -33,7 +33,7 @@ from ..edge.session import Session
 from ..edge.verifier import Round, Verifier
 from .newcomer import newcomer_times
 from .processes import running_edge
-from .report import RESULTS_DIR, at_least, below, console_for, finish
+from .report import RESULTS_DIR, Json, at_least, below, console_for, finish
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32)
 LENGTHS = (1, 2, 4, 8, 16)
@@ -42,7 +42,7 @@ CONTEXT = 160
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repeats.")] = False,
     model: Annotated[str, typer.Option(help="Target: alias or folder.")] = "scenes-target",
     quantization: Annotated[str, typer.Option(help="none, int8-weight-only or int8.")] = "none",
@@ -228,12 +228,10 @@ def _show(
 def _plot(
     grid: dict[tuple[int, int], float], fits: dict[int, dict[str, float]], path: Path
 ) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
     x = np.linspace(1, max(BATCHES), 50)
     for k in LENGTHS:
         (points,) = axes.plot(
@@ -251,4 +249,3 @@ def _plot(
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)

@@ -27,7 +27,7 @@ from ..device.edge_link import EdgeLink
 from .anatomy import PARTS, anatomy
 from .echo import running_echo
 from .processes import Edge, running_edge
-from .report import below, console_for, finish
+from .report import Json, below, console_for, finish
 from .rounds import RoundTimes, opening, play_rounds, with_seed
 
 SMALL, LARGE = 512, 151_674
@@ -36,7 +36,7 @@ CLIENTS = 64
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
 ) -> None:
     """Measure a round without its model: latency of one client, rounds a second of 64."""

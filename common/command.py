@@ -6,31 +6,28 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable
+from typing import Any
 
 import typer
 
+from .. import __version__
 from .errors import CovspecError, InvalidRequest
 
 #: What a shell says of a program that a closed pipe ended: 128 + SIGPIPE.
 _CLOSED_PIPE = 141
+_LOG_FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def run(app: typer.Typer) -> int:
-    """Runs a command. Returns its exit code."""
-    return ended(lambda: app(standalone_mode=False))
-
-
-def ended(command: Callable[[], object]) -> int:
-    """Runs what may return an exit code. Returns that, or the one of what went wrong."""
+    """Runs a command. Returns its exit code, or the one of what went wrong."""
     _settle_streams()
     try:
-        code = command()
+        code = app(standalone_mode=False)
         return code if isinstance(code, int) else 0
     except CovspecError as error:
         return _complain(str(error), error.exit_code)
     except typer.TyperException as error:
-        return _complain(error.format_message(), InvalidRequest.exit_code)
+        return _complain(_usage(error), InvalidRequest.exit_code)
     except ClosedPipe:
         _discard_output()
         return _CLOSED_PIPE
@@ -44,14 +41,33 @@ class ClosedPipe(Exception):
     """Nobody reads the output any more. Not a BrokenPipeError, of which typer makes an exit code of its own."""
 
 
-def start_logging(level: str, form: str) -> None:
+def version_option(name: str) -> Any:
+    """The flag --version of a command, for an annotation."""
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"{name} {__version__}")
+            raise typer.Exit
+
+    return typer.Option("--version", callback=show, is_eager=True, help="Show the version.")
+
+
+def start_logging(level: str) -> None:
     """Log lines go to stderr. Raises InvalidRequest for a level that logging does not know."""
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
         raise InvalidRequest(
             f"--log-level must be one of debug, info, warning, error and critical, not {level!r}"
         )
-    logging.basicConfig(level=level.upper(), format=form)
+    logging.basicConfig(level=level.upper(), format=_LOG_FORM)
+
+
+def _usage(error: typer.TyperException) -> str:
+    """What is wrong with a command line, as our own errors say it, and where to look."""
+    text = error.format_message().rstrip(".")
+    context: typer.Context | None = getattr(error, "ctx", None)
+    where = "" if context is None else f"; see {context.command_path} --help"
+    return f"{text[:1].lower()}{text[1:]}{where}"
 
 
 def _settle_streams() -> None:

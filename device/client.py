@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import ExitStack
 from enum import Enum
@@ -11,19 +12,20 @@ from typing import Annotated
 
 import typer
 
-from .. import __version__
 from ..common.access import Access
-from ..common.command import ClosedPipe, run, start_logging
+from ..common.command import ClosedPipe, run, version_option
 from ..common.errors import InvalidRequest
 from ..common.messages import Correction, Gate
 from ..common.model import Model
 from ..common.prompt import TextSide
 from ..common.sampling import Sampling
 from ..common.tls import Tls
+from .access_options import ApiKey, CaCerts, Certfile, Insecure, Keyfile, WithTls
 from .ask import AskMode, Question, ask
 from .events import Emit
 from .gate import GateRule
 from .length import LengthName
+from .notes import Notes
 from .output import JsonOutput, SpeculationOutput, TextOutput, card, console
 from .selection import SelectorName
 from .tactics import Tactics
@@ -53,33 +55,17 @@ class Color(Enum):
     NEVER = "never"
 
 
-def _version(show: bool) -> None:
-    if show:
-        typer.echo(f"device-client {__version__}")
-        raise typer.Exit
-
-
 @app.command(epilog=_EPILOG)
 def command(
     query: Annotated[str, _option(help="The question.")],
     image: Annotated[Path | None, _option(help="JPEG, PNG, WebP, GIF, BMP or TIFF.")] = None,
     edge: Annotated[str, _option(metavar="HOST:PORT", help="Where the edge is.")] = _Q.edge,
-    tls: Annotated[
-        bool, _option("--tls", help="Encrypt; trusted are the system's authorities, or:")
-    ] = False,
-    ssl_ca_certs: Annotated[
-        Path | None, _option(help="Authority that signed the edge's certificate, PEM.")
-    ] = None,
-    ssl_certfile: Annotated[
-        Path | None, _option(help="This device's certificate where the edge wants one, PEM.")
-    ] = None,
-    ssl_keyfile: Annotated[Path | None, _option(help="Its key, PEM.")] = None,
-    api_key: Annotated[
-        str, _option(help="The edge's API key; better in COVSPEC_API_KEY than on a command line.")
-    ] = "",
-    insecure: Annotated[
-        bool, _option("--insecure", help="Allow plaintext to another machine.")
-    ] = False,
+    tls: WithTls = False,
+    ssl_ca_certs: CaCerts = None,
+    ssl_certfile: Certfile = None,
+    ssl_keyfile: Keyfile = None,
+    api_key: ApiKey = "",
+    insecure: Insecure = False,
     mode: Annotated[
         AskMode, _option(help="Both together, the target alone, or the draft model alone.")
     ] = _Q.mode,
@@ -207,11 +193,11 @@ def command(
         _option(help="How long to try to get back to an edge that was lost; 0: not at all."),
     ] = _Q.reconnect_s,
     color: Annotated[Color, _option(help="auto heeds pipes and NO_COLOR.")] = Color.AUTO,
-    version: Annotated[
-        bool, _option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: Annotated[bool, version_option("device-client")] = False,
 ) -> None:
     """Ask a large vision-language model at the edge; a small one here drafts the answer."""
+    notes = Notes()
+    logging.basicConfig(level=logging.WARNING, handlers=[notes])
     if json + jsonl + show_speculation > 1:
         raise InvalidRequest("--json, --jsonl and --show-speculation exclude each other")
     identity = Tls.given(ssl_certfile, ssl_keyfile, ssl_ca_certs, wanted=tls)
@@ -258,6 +244,7 @@ def command(
         if show_speculation:
             out = console(color.value, stderr=False)
             text = SpeculationOutput(out, speaker.tokenizer, speaker.stop_ids)
+        notes.end_line = text.end_line
         ending.callback(text.end_line)
         return text
 
@@ -272,7 +259,6 @@ def command(
 
 def main() -> None:
     """The `device-client` command."""
-    start_logging("warning", "note: %(message)s")
     sys.exit(run(app))
 
 

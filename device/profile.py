@@ -72,6 +72,11 @@ class Profile:
             if not low <= value <= high or not math.isfinite(value):
                 raise InvalidRequest(f"{self.name}.{name} must be {low} … {high}, not {value}")
 
+    def in_cell(self, bandwidth_hz: float, num_devices: int) -> Profile:
+        """The same kind with an equal share of a cell's uplink."""
+        link = dataclasses.replace(self.link, bandwidth_hz=bandwidth_hz, up_share=1 / num_devices)
+        return dataclasses.replace(self, link=link)
+
 
 BUILT_IN = {
     profile.name: profile

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from ..common.access import LOCAL, Access
 from ..common.address import is_loopback, split_address
 from ..common.errors import InvalidRequest
-from ..common.tls import Tls
-from .listen import check_exposed, metrics_host
+from .listen import ListenConfig
 from .planner import SOLVERS
 from .scenario import LARGEST, OBJECTIVES, SMALLEST
 from .schedule import Policy, ScheduleConfig
 
 
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig(ListenConfig):
     """What `edge-server` was asked for. Times in seconds, sizes in tokens or bytes; 0 or empty means: choose."""
 
     model: str = "scenes-target"
     served_model_name: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
     port: int = 50051
-    insecure: bool = False
-    tls: Tls | None = None
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
     quantization: str = "auto"
     dtype: str = "auto"
     device: str = "cpu"
@@ -48,18 +42,12 @@ class ServerConfig:
     quota_tokens_per_s: float = 0.0
     idle_timeout_s: float = 120.0
     shutdown_timeout_s: float = 10.0
-    port_file: Path | None = None
-    metrics_port: int | None = None
 
     def __post_init__(self) -> None:
+        ListenConfig.__post_init__(self)  # super() does not know a class that slots have remade
         if self.batching not in ("continuous", "rounds"):
             raise InvalidRequest(f"--batching must be continuous or rounds, not {self.batching!r}")
-        if not 0 <= self.port <= 65535:
-            raise InvalidRequest(f"--port must be 0 … 65535, not {self.port}")
-        check_exposed(self.host, self.tls, self.api_keys, insecure=self.insecure)
         self._check_schedule()
-        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
-            raise InvalidRequest(f"--metrics-port must be 0 … 65535, not {self.metrics_port}")
         for flag, value, least in (
             ("--max-num-seqs", self.max_num_seqs, 1),
             ("--max-num-queued-reqs", self.max_num_queued_reqs, 0),
@@ -80,11 +68,6 @@ class ServerConfig:
         ):
             if not 0 <= number < float("inf"):
                 raise InvalidRequest(f"{flag} must be 0 or positive and finite, not {number}")
-
-    @property
-    def metrics_host(self) -> str:
-        """Where metrics are served."""
-        return metrics_host(self.host, insecure=self.insecure)
 
     @property
     def schedule_config(self) -> ScheduleConfig | None:

@@ -1,4 +1,4 @@
-"""What every server here does the same way: whom it lets in, its port, its health, and how it stops."""
+"""What every server here does the same way: whom it lets in, its port, its health, its metrics, and how it stops."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from wsgiref.simple_server import WSGIServer
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.registry import Collector
 
 from ..common.access import bearer
 from ..common.address import is_loopback
@@ -36,60 +40,94 @@ GRPC_OPTIONS = [
 ]
 
 
-def check_exposed(host: str, tls: Tls | None, api_keys: Sequence[str], *, insecure: bool) -> None:
-    """Raises InvalidRequest where others could listen, or walk in, that nobody has asked for, and for unusable keys."""
-    for key in api_keys:
-        bearer(key)
-    if tls is not None:
-        tls.server_credentials()
-    if insecure or is_loopback(host):
-        return
-    where = f"--host {host} can be reached from other machines"
-    if tls is None:
-        raise InvalidRequest(
-            f"{where} without encryption: use 127.0.0.1, give --ssl-certfile and --ssl-keyfile, "
-            "or say --insecure if the network is trusted"
-        )
-    if not api_keys and tls.ca_certs is None:
-        raise InvalidRequest(
-            f"{where} by everybody: give --api-key, or --ssl-ca-certs to ask for client certificates, "
-            "or say --insecure if the network is trusted"
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenConfig:
+    """Where a server listens, and whom it lets in. Port 0 takes a free one; metrics_port None: no metrics."""
 
+    host: str = "127.0.0.1"
+    port: int = 0
+    insecure: bool = False
+    tls: Tls | None = None
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    metrics_port: int | None = None
+    port_file: Path | None = None
 
-def metrics_host(host: str, *, insecure: bool) -> str:
-    """Metrics know neither TLS nor keys, so others see them only where that was asked for."""
-    return host if insecure or is_loopback(host) else "127.0.0.1"
+    def __post_init__(self) -> None:
+        for flag, port in (("--port", self.port), ("--metrics-port", self.metrics_port or 0)):
+            if not 0 <= port <= 65535:
+                raise InvalidRequest(f"{flag} must be 0 … 65535, not {port}")
+        for key in self.api_keys:
+            bearer(key)
+        if self.tls is not None:
+            self.tls.server_credentials()
+        self._check_exposed()
 
+    @property
+    def metrics_host(self) -> str:
+        """Metrics know neither TLS nor keys, so others see them only where that was asked for."""
+        return self.host if self.insecure or is_loopback(self.host) else "127.0.0.1"
 
-def announce(what: str, address: str, metrics: str | None, port_file: Path | None) -> None:
-    """Tells people, and who waits for the file, that a server is ready. metrics: HOST:PORT of them."""
-    print(f"covspec {what} ready on {address}", file=sys.stderr, flush=True)
-    if metrics is not None:
-        print(f"metrics on http://{metrics}/metrics", file=sys.stderr, flush=True)
-    if port_file is not None:
-        port_file.write_text(f"{address}\n")
+    def _check_exposed(self) -> None:
+        """Others can listen, or walk in, only where somebody has asked for it."""
+        if self.insecure or is_loopback(self.host):
+            return
+        where = f"--host {self.host} can be reached from other machines"
+        if self.tls is None:
+            raise InvalidRequest(
+                f"{where} without encryption: use 127.0.0.1, give --ssl-certfile and --ssl-keyfile, "
+                "or say --insecure if the network is trusted"
+            )
+        if not self.api_keys and self.tls.ca_certs is None:
+            raise InvalidRequest(
+                f"{where} by everybody: give --api-key, or --ssl-ca-certs to ask for client certificates, "
+                "or say --insecure if the network is trusted"
+            )
 
 
 class Listener:
-    """A gRPC server with health and reflection; services are added to `server` before it starts."""
+    """A gRPC server with health and reflection, and metrics over HTTP; services are added to `server` before it starts.
 
-    def __init__(self, services: Sequence[str], api_keys: Sequence[str]) -> None:
+    port, metrics_port: what they became; 0 before that.
+    """
+
+    def __init__(self, services: Sequence[str], config: ListenConfig) -> None:
         """services: full names of those whose health is told."""
-        guards = [ApiKeys(api_keys)] if api_keys else []
+        guards = [ApiKeys(config.api_keys)] if config.api_keys else []
         self.server = grpc.aio.server(interceptors=guards, options=GRPC_OPTIONS)
+        self.port = self.metrics_port = 0
+        self._config = config
         self._services = tuple(services)
         self._health = health.aio.HealthServicer()
+        self._metrics: WSGIServer | None = None
 
-    async def start(self, host: str, port: int, tls: Tls | None) -> int:
-        """Listens, not serving yet. Returns the port, a free one for 0. Raises InvalidRequest."""
+    @property
+    def address(self) -> str:
+        """HOST:PORT as clients write it."""
+        return f"{self._config.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listens, not serving yet. Raises InvalidRequest."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self.server)
-        bound = self._bind(f"{host}:{port}", tls)
+        self.port = self._bind(f"{self._config.host}:{self._config.port}")
         await self.set_health(serving=False)
         await self.server.start()
-        return bound
+
+    def serve_metrics(self, collector: Collector) -> None:
+        """Serves /metrics on a thread of its own where that was asked for. Raises InvalidRequest."""
+        host, port = self._config.metrics_host, self._config.metrics_port
+        if port is None:
+            return
+        registry = CollectorRegistry()
+        registry.register(collector)
+        try:
+            self._metrics, _ = start_http_server(port, host, registry)
+        except OSError as error:
+            raise InvalidRequest(
+                f"cannot serve metrics on {host}:{port} ({error}); choose another --metrics-port"
+            ) from None
+        self.metrics_port = self._metrics.server_port
 
     async def set_health(self, *, serving: bool) -> None:
         """Tells the health service."""
@@ -98,7 +136,24 @@ class Listener:
         for service in ("", *self._services):
             await self._health.set(service, value)
 
-    def _bind(self, where: str, tls: Tls | None) -> int:
+    def announce(self, what: str) -> None:
+        """Tells people, and who waits for the file, that the server is ready."""
+        print(f"covspec {what} ready on {self.address}", file=sys.stderr, flush=True)
+        if self._metrics is not None:
+            where = f"{self._config.metrics_host}:{self.metrics_port}"
+            print(f"metrics on http://{where}/metrics", file=sys.stderr, flush=True)
+        if self._config.port_file is not None:
+            self._config.port_file.write_text(f"{self.address}\n")
+
+    async def stop(self) -> None:
+        """Closes all ports; calls that are still under way are broken off."""
+        await self.server.stop(0.1)
+        if self._metrics is not None:
+            await asyncio.to_thread(self._metrics.shutdown)
+            self._metrics.server_close()
+
+    def _bind(self, where: str) -> int:
+        tls = self._config.tls
         try:
             if tls is None:
                 port = self.server.add_insecure_port(where)

@@ -7,9 +7,7 @@ included, is 1 + accepted / drafts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,7 +16,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ..common.errors import InvalidRequest
 from .engine import Engine
 from .schedule_service import SchedulerService
 from .scheduler import Scheduler
@@ -109,16 +106,3 @@ class SchedulerCollector(Collector):
             ("scheduler_solve_seconds", "Seconds that solvers took.", totals.solve_s),
         ):
             yield CounterMetricFamily(f"covspec_{name}", text, value=value)
-
-
-def serve_metrics(collector: Collector, host: str, port: int) -> tuple[WSGIServer, int]:
-    """Serves /metrics on its own thread. Returns the server and the port it got. Raises InvalidRequest."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    try:
-        server, _ = start_http_server(port, host, registry)
-    except OSError as error:
-        raise InvalidRequest(
-            f"cannot serve metrics on {host}:{port} ({error}); choose another --metrics-port"
-        ) from None
-    return server, server.server_port

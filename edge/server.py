@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Annotated
-from wsgiref.simple_server import WSGIServer
 
 import typer
 
-from .. import __version__
 from ..common.access import Access
-from ..common.command import run, start_logging
-from ..common.errors import ModelError
+from ..common.command import run, start_logging, version_option
 from ..common.image import MAX_IMAGE_BYTES
 from ..common.loader import load_model, self_test
 from ..common.messages import Limits
@@ -28,37 +23,32 @@ from . import schedule_service
 from .batcher import Batcher
 from .config import ServerConfig
 from .engine import Engine, EngineConfig
-from .listen import Listener, announce, until_told
-from .metrics import EdgeCollector, serve_metrics
+from .listen import Listener, until_told
+from .memory import Rows
+from .metrics import EdgeCollector
 from .planner import SOLVERS
 from .round_queue import Batching
 from .scenario import OBJECTIVES
 from .schedule_link import SchedulerLink
 from .scheduler import Scheduler
+from .server_options import CaCerts, Certfile, Insecure, Keyfile, LogLevel, MetricsPort, PortFile
 from .service import VerifierService
 from .solver_thread import Planner, SolverThread
 
-logger = logging.getLogger(__name__)
-
 SERVICE = verify_pb2.DESCRIPTOR.services_by_name["Verifier"].full_name
-#: Share of the free memory that KV rows may take when --kv-cache-memory-bytes is not given.
-KV_MEMORY_SHARE = 0.25
 
 
 class EdgeServer:
     """One target behind one port. Usable in a test's own event loop: `start`, `port`, `stop`."""
 
     def __init__(self, config: ServerConfig, model: Model | None = None) -> None:
+        """model: in place of the one that the configuration names."""
         self.config = config
-        self.port = 0
-        self.metrics_port = 0
-        self._metrics: WSGIServer | None = None
         self.engine: Engine | None = None
         self._model = model
         plans_here = config.schedule_config is not None and not config.scheduler
         services = (SERVICE, schedule_service.SERVICE) if plans_here else (SERVICE,)
-        self._listener = Listener(services, config.api_keys)
-        self._server = self._listener.server
+        self.listener = Listener(services, config)
         self._service = VerifierService()
         self._batcher: Batcher | None = None
         self._scheduler: Scheduler | None = None
@@ -66,13 +56,13 @@ class EdgeServer:
     async def start(self) -> None:
         """Binds the port, loads and tests the model, then reports SERVING. Raises CovspecError."""
         c = self.config
-        verify_pb2_grpc.add_VerifierServicer_to_server(self._service, self._server)
+        verify_pb2_grpc.add_VerifierServicer_to_server(self._service, self.listener.server)
         planner = self._planner()
         try:
-            self.port = await self._listener.start(c.host, c.port, c.tls)
-            model = await asyncio.to_thread(self._load)
+            await self.listener.start()
+            model, rows = await asyncio.to_thread(self._load)
         except BaseException:
-            await self._server.stop(None)
+            await self.listener.stop()
             if planner is not None:
                 await planner.close()
             raise
@@ -80,7 +70,7 @@ class EdgeServer:
 
         def fault() -> None:
             loop.call_soon_threadsafe(
-                lambda: asyncio.ensure_future(self._listener.set_health(serving=False))
+                lambda: asyncio.ensure_future(self.listener.set_health(serving=False))
             )
 
         wait_s = c.batch_wait_s if c.batching == "continuous" else c.round_deadline_s
@@ -92,47 +82,42 @@ class EdgeServer:
             self._scheduler = Scheduler(c.schedule_config, planner, self._batcher.verify_time)
             self._scheduler.start()
         self.engine = Engine(
-            model, self._batcher, self._engine_config(model), scheduler=self._scheduler
+            model, self._batcher, self._engine_config(rows), scheduler=self._scheduler
         )
         self._service.engine = self.engine
-        if c.metrics_port is not None:
-            self._metrics, self.metrics_port = serve_metrics(
-                EdgeCollector(self.engine), c.metrics_host, c.metrics_port
-            )
-        await self._listener.set_health(serving=True)
+        self.listener.serve_metrics(EdgeCollector(self.engine))
+        await self.listener.set_health(serving=True)
 
     async def stop(self) -> None:
         """Drains: no new sessions, running ones hear of it and get --shutdown-timeout to end."""
-        await self._listener.set_health(serving=False)
+        await self.listener.set_health(serving=False)
         grace = self.config.shutdown_timeout_s
         self._service.go_away("the edge is shutting down", grace)
         deadline = time.monotonic() + grace
         while self.engine is not None and self.engine.sessions and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-        await self._server.stop(0.1)
+        await self.listener.stop()
         if self._scheduler is not None:
             await self._scheduler.stop()
         if self._batcher is not None:
             await self._batcher.stop()
-        if self._metrics is not None:
-            await asyncio.to_thread(self._metrics.shutdown)
-            self._metrics.server_close()
         if self.engine is not None:
             self.engine.close()
 
-    async def wait(self) -> None:
-        """Returns when the server has stopped."""
-        await self._server.wait_for_termination()
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 before it does."""
+        return self.listener.port
 
     @property
     def address(self) -> str:
         """HOST:PORT as clients write it."""
-        return f"{self.config.host}:{self.port}"
+        return self.listener.address
 
     @property
-    def metrics_address(self) -> str | None:
-        """HOST:PORT of the metrics; None without them."""
-        return f"{self.config.metrics_host}:{self.metrics_port}" if self._metrics else None
+    def metrics_port(self) -> int:
+        """Where metrics are served; 0 without them."""
+        return self.listener.metrics_port
 
     def _planner(self) -> Planner | None:
         """Who makes plans: the scheduler elsewhere, or a thread here, which other edges may ask as well."""
@@ -143,63 +128,39 @@ class EdgeServer:
             return SchedulerLink(c.scheduler, c.solver, c.objective, c.scheduler_access)
         planner = SolverThread()
         service = schedule_service.SchedulerService(planner, c.solver, c.objective)
-        schedule_pb2_grpc.add_SchedulerServicer_to_server(service, self._server)
+        schedule_pb2_grpc.add_SchedulerServicer_to_server(service, self.listener.server)
         return planner
 
-    def _load(self) -> Model:
+    def _load(self) -> tuple[Model, Rows]:
+        """The model, ready, with memory for its sessions."""
         c = self.config
-        model = self._model
-        if model is None:
-            model = load_model(
-                c.model,
-                quantization=c.quantization,
-                dtype=c.dtype,
-                device=c.device,
-                num_threads=c.num_threads or None,
-            )
-        row_len = min(c.max_model_len or model.max_model_len, model.max_model_len)
-        model.allocate(self._num_rows(model, row_len), row_len)
-        self_test(model, row_len)
-        return model
-
-    def _num_rows(self, model: Model, row_len: int) -> int:
-        row_bytes = model.kv_bytes_per_token * row_len
-        if row_bytes == 0:
-            return self.config.max_num_seqs
-        memory = self.config.kv_cache_memory_bytes or int(free_memory_bytes() * KV_MEMORY_SHARE)
-        rows = min(self.config.max_num_seqs, memory // row_bytes)
-        if rows < 1:
-            raise ModelError(
-                f"one session of {row_len} tokens needs {row_bytes / 1e9:.2f} GB of KV memory, but there are "
-                f"{memory / 1e9:.2f} GB: lower --max-model-len or raise --kv-cache-memory-bytes"
-            )
-        logger.info(
-            "KV memory: %d rows of %d tokens, %.0f MB", rows, row_len, rows * row_bytes / 1e6
+        model = self._model or load_model(
+            c.model,
+            quantization=c.quantization,
+            dtype=c.dtype,
+            device=c.device,
+            num_threads=c.num_threads or None,
         )
-        return rows
+        rows = Rows.fitting(
+            model,
+            max_num_rows=c.max_num_seqs,
+            max_row_len=c.max_model_len,
+            memory_bytes=c.kv_cache_memory_bytes,
+        )
+        model.allocate(rows.num_rows, rows.row_len)
+        self_test(model, rows.row_len)
+        return model, rows
 
-    def _engine_config(self, model: Model) -> EngineConfig:
+    def _engine_config(self, rows: Rows) -> EngineConfig:
         c = self.config
-        row_len = min(c.max_model_len or model.max_model_len, model.max_model_len)
         return EngineConfig(
             model_names=c.served_model_name or (c.model,),
-            row_len=row_len,
-            max_num_seqs=self._num_rows(model, row_len),
+            row_len=rows.row_len,
+            max_num_seqs=rows.num_rows,
             max_num_queued_reqs=c.max_num_queued_reqs,
-            limits=Limits(c.max_draft_length, row_len, MAX_IMAGE_BYTES, c.idle_timeout_s),
+            limits=Limits(c.max_draft_length, rows.row_len, MAX_IMAGE_BYTES, c.idle_timeout_s),
             quota_tokens_per_s=c.quota_tokens_per_s,
         )
-
-
-def free_memory_bytes() -> int:
-    """Memory that can be used without swapping."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
 
 
 async def serve(config: ServerConfig) -> None:
@@ -210,19 +171,13 @@ async def serve(config: ServerConfig) -> None:
         # What is loaded stays: a full collection would stop every session to look at it again.
         gc.collect()
         gc.freeze()
-        announce("edge", server.address, server.metrics_address, config.port_file)
+        server.listener.announce("edge")
 
     await until_told(server.start, ready, server.stop)
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 _D = ServerConfig()
-
-
-def _version(value: bool) -> None:
-    if value:
-        typer.echo(f"edge-server {__version__}")
-        raise typer.Exit
 
 
 @app.command(
@@ -237,20 +192,10 @@ def command(
     ] = None,
     host: Annotated[str, typer.Option(envvar="COVSPEC_HOST")] = _D.host,
     port: Annotated[int, typer.Option(envvar="COVSPEC_PORT", help="0 takes a free one.")] = _D.port,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            help="Allow an address that other machines can reach, without encryption or keys."
-        ),
-    ] = _D.insecure,
-    ssl_certfile: Annotated[
-        Path | None, typer.Option(help="Certificate chain, PEM: the edge speaks TLS.")
-    ] = None,
-    ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
-    ssl_ca_certs: Annotated[
-        Path | None,
-        typer.Option(help="Devices must show a certificate that one of these has signed, PEM."),
-    ] = None,
+    insecure: Insecure = _D.insecure,
+    ssl_certfile: Certfile = None,
+    ssl_keyfile: Keyfile = None,
+    ssl_ca_certs: CaCerts = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(
@@ -333,16 +278,13 @@ def command(
     shutdown_timeout: Annotated[
         float, typer.Option(help="Seconds that running sessions get when stopping.")
     ] = _D.shutdown_timeout_s,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(help="Serve Prometheus metrics over HTTP here; 0 takes a free one."),
-    ] = None,
-    port_file: Annotated[Path | None, typer.Option(help="Write HOST:PORT here when ready.")] = None,
-    log_level: Annotated[str, typer.Option(envvar="COVSPEC_LOG_LEVEL")] = "warning",
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    metrics_port: MetricsPort = None,
+    port_file: PortFile = None,
+    log_level: LogLevel = "warning",
+    version: Annotated[bool, version_option("edge-server")] = False,
 ) -> None:
     """Verify the drafts of many devices against one INT8 target model."""
-    start_logging(log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_logging(log_level)
     config = ServerConfig(
         model=model,
         served_model_name=tuple(served_model_name or ()),

@@ -50,7 +50,7 @@ def test_what_is_not_known_is_a_usage_error(arguments: list[str]) -> None:
 def test_a_known_error_ends_in_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> None:
+    def fail(*, standalone_mode: bool) -> None:
         raise TooLong("shorten the question")
 
     monkeypatch.setattr(cli, "app", fail)
