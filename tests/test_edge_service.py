@@ -637,7 +637,7 @@ async def test_a_second_server_on_the_port_is_refused_by_name() -> None:
     ("flags", "message"),
     [
         (["--port", "abc"], "--port"),
-        (["--nonsense"], "No such option"),
+        (["--nonsense"], "no such option"),
         (["--log-level", "loud"], "--log-level must be one of debug"),
         (["--max-model-len", "50"], "--max-model-len 103 or more"),
     ],
