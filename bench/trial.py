@@ -16,7 +16,7 @@ from .systems import System
 class RoundRecord:
     """A round as the device saw it. Bytes are serialised messages with gRPC's prefix.
 
-    num_final: tokens at the front that no verdict could take back. num_reused: tokens that a branch had drafted.
+    num_final: tokens at the front that no verdict could take back. num_reused: tokens that were drafted ahead.
     judged: whether there was a verdict; one that ends an answer with a final token has none.
     """
 

@@ -31,6 +31,18 @@ class Block:
         self._max_gated = gate.max_gated if max_gated is None else max_gated
         self._stop_ids = stop_ids
 
+    @classmethod
+    def within(
+        cls, longest: int, k: int, *, gate: Gate, stop_ids: frozenset[int] = frozenset()
+    ) -> Block | None:
+        """An empty draft of at most `longest` tokens: as many of the k as fit, and confident ones before them where
+        these leave room. None where it could hold nothing."""
+        k = min(k, longest)
+        if k <= 0:
+            return None
+        max_gated = min(gate.max_gated, longest - k)
+        return cls(k, gate=gate, max_gated=max_gated, stop_ids=stop_ids)
+
     def add(self, token: DraftToken) -> bool:
         """Takes the next token. Returns whether it passed the gate."""
         assert not self.full, "a full block takes no more tokens"

@@ -14,6 +14,7 @@ where the whole picture would have ended. So text tokens alone have to cross the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -43,7 +44,7 @@ class Drafter:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        #: Tokens of the last proposal that had been drafted before.
+        #: Tokens of the last proposal that had been drafted ahead of it.
         self.num_reused = 0
         self._visual: VisualTokens | None = None
         self._row_len = 0  # entries that a row can hold
@@ -161,25 +162,35 @@ class Drafter:
     def propose(
         self, block: Block, draw: Draw, on_gated: Callable[[DraftToken], None] = _ignore
     ) -> list[DraftToken]:
-        """Fills a block with tokens behind the committed ones, those first that an adopted branch holds already.
+        """Fills a block with tokens behind the committed ones, those first that were drafted ahead already.
 
         on_gated: told of each token that passed the gate, at once.
         """
         ahead = self._ahead if self._ahead_len == self.committed_len else []
         self._ahead, self.num_reused = [], 0
-        begin, last = self.committed_len, -1
+        fresh = False
         while not block.full:
             if self.num_reused < len(ahead):
                 token = ahead[self.num_reused]
                 self.num_reused += 1
             else:
-                # After a look at the whole, the row lacks the newest token alone.
-                logits = self._feed(last) if last >= 0 else self._catch_up(block)
-                token = self.draw(draw, logits, begin + len(block.tokens))
-                last = token.token_id
+                token = self._next(block, draw, fresh=fresh)
+                fresh = True
             if block.add(token):
                 on_gated(token)
         return block.tokens
+
+    def draft_ahead(self, block: Block, draw: Draw, stopped: Callable[[], bool]) -> None:
+        """Begins the next proposal: fills its block until `stopped`. Of bad logits the proposal will tell."""
+        with contextlib.suppress(NonFinite):
+            while not (block.full or stopped()):
+                block.add(self._next(block, draw, fresh=bool(block.tokens)))
+        self._ahead, self._ahead_len = block.tokens, self.committed_len
+
+    def _next(self, block: Block, draw: Draw, *, fresh: bool) -> DraftToken:
+        """A block's next token. fresh: after a look at the whole, the main row lacks the newest token alone."""
+        logits = self._feed(block.tokens[-1].token_id) if fresh else self._catch_up(block)
+        return self.draw(draw, logits, self.committed_len + len(block.tokens))
 
     def _catch_up(self, block: Block) -> Float32Row:
         """The logits behind a block; the main row gets whatever it lacks."""

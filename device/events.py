@@ -63,7 +63,8 @@ class Selected:
 class Drafted:
     """The device proposes tokens.
 
-    num_gated: so many at the front had passed the gate. num_reused: so many at the front came from a branch.
+    num_gated: so many at the front had passed the gate. num_reused: so many at the front had been
+    drafted ahead: by a branch, or while the session opened.
     """
 
     event: ClassVar[str] = "draft"

@@ -128,8 +128,8 @@ def clamp_length(
     *,
     remaining: int,
     draft_room: int,
-    target_room: int,
-    max_draft_length: int,
+    target_room: int = MAX_DRAFT_LENGTH + 1,
+    max_draft_length: int = MAX_DRAFT_LENGTH,
     planned: int = MAX_DRAFT_LENGTH,
 ) -> int:
     """The longest allowed draft that is at most `wanted`, in tokens.
@@ -138,6 +138,7 @@ def clamp_length(
     draft_room: tokens that the draft model can still propose within its context.
     target_room: tokens that the target's context can still hold; the verdict's own token takes one.
     max_draft_length: longest draft that the edge takes. planned: the longest that its plan wants.
+    What the edge has not said yet does not count.
     """
     return max(
         0, min(wanted, remaining - 1, draft_room, target_room - 1, max_draft_length, planned)

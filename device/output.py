@@ -194,7 +194,8 @@ def card(done: events.Done) -> Table:
         table.add_row(
             "rounds",
             f"{s.num_rounds} · accept rate {_number(s.accept_rate, '.3f')} · "
-            f"accept length {_number(s.accept_length, '.2f')} · {s.num_draft_tokens} drafted",
+            f"accept length {_number(s.accept_length, '.2f')} · {s.num_draft_tokens} drafted"
+            + (f" · {s.num_ahead_tokens} while it opened" if s.num_ahead_tokens else ""),
         )
     if s.num_gated_tokens:
         fate = "verified with the next draft" if done.lossless else "final, never verified (lossy)"
@@ -224,7 +225,7 @@ def card(done: events.Done) -> Table:
 
 def _phases(s: Statistics) -> str:
     """Phases in the order of a session; the edge's shares stand behind the wait that holds them."""
-    known = ("load", "open", "vision", "select", "prefill", "draft", "wait", "correct")
+    known = ("load", "open", "vision", "select", "prefill", "ahead", "draft", "wait", "correct")
     parts = {phase: _seconds(s.phases_s[phase]) for phase in known if phase in s.phases_s}
     if "wait" in parts and "verify" in s.phases_s:
         queue, verify = _seconds(s.phases_s["queue"]), _seconds(s.phases_s["verify"])

@@ -1,20 +1,33 @@
-"""What comes before the first round: the session is opened, and the draft model sees the picture and the prompt."""
+"""What comes before the first round: the session is opened, and the draft model sees the picture and the prompt.
+
+Where nothing of the edge's answer decides what the draft model sees, it goes on and drafts until that answer is there.
+These are the tokens that the first draft would begin with, drawn with the numbers of their positions: what the edge
+says of limits, stop tokens and plans decides how many of them go up, never which.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from dataclasses import replace
 
 import numpy as np
 
-from ..common.messages import Gate, Mode, Open, Opened
+from ..common.clock import Clock
+from ..common.messages import Mode, Open, Opened
+from ..common.wire import MAX_DRAFT_LENGTH
 from . import events
+from .block import Block
+from .correction import Corrector
 from .drafter import Drafter
 from .events import Emit
+from .gate import Gate
+from .length import LengthPolicy, clamp_length
 from .lifeline import Lifeline
 from .request import Request
 from .selection import Indices, Selector, VisualContext
+from .statistics import Statistics
 from .view import ViewOptions, look
 from .worker import Worker
 
@@ -32,20 +45,29 @@ class Preparation:
         view: ViewOptions,
         worker: Worker,
         emit: Emit,
+        clock: Clock,
+        statistics: Statistics,
         *,
+        length: LengthPolicy,
         gate: Gate,
-        follows_plan: bool,
+        corrector: Corrector,
         num_spare_rows: int,
     ) -> None:
+        #: When both were done: the session open at the edge, and the prompt read by the draft model.
+        self.ready_s = 0.0
         self._request = request
         self._drafter = drafter
         self._selector = selector
         self._view = view
         self._worker = worker
         self._emit = emit
+        self._clock = clock
+        self._statistics = statistics
+        self._length = length
         self._gate = gate
-        self._follows_plan = follows_plan
+        self._corrector = corrector
         self._num_spare_rows = num_spare_rows
+        self._answered = threading.Event()
         self._target_layers = view.target_layers(selector) if request.image_bytes else 0
         self._context = VisualContext(0)
         self._kept: Indices = np.arange(0)
@@ -56,11 +78,15 @@ class Preparation:
             Mode.SPECULATIVE,
             self._drafter.model.tokenizer.fingerprint,
             activity_layers=self._target_layers,
-            gate=self._gate,
-            follows_plan=self._follows_plan,
-            snr_db=line.snr_db if self._follows_plan else None,
+            gate=self._gate.kind,
+            follows_plan=self._length.follows_plan,
+            snr_db=line.snr_db if self._length.follows_plan else None,
         )
-        opened, _ = await asyncio.gather(self._greet(line, message), self._look())
+        looking = asyncio.ensure_future(self._look())
+        try:
+            opened, _ = await asyncio.gather(self._greet(line, message), looking)
+        finally:
+            looking.cancel()
         if self._target_layers:
             self._context = replace(self._context, activity=opened.activity)
             await self._select()
@@ -72,7 +98,11 @@ class Preparation:
         return opened
 
     async def _greet(self, line: Lifeline, message: Open) -> Opened:
-        opened = await line.open(message)
+        try:
+            opened = await line.open(message)
+        finally:
+            self._answered.set()
+        self.ready_s = self._clock.now()
         self._emit(events.Opened.of(opened))
         return opened
 
@@ -86,6 +116,7 @@ class Preparation:
         )
         if not self._target_layers:
             await self._select()
+            await self._draft_ahead()
 
     async def _select(self) -> None:
         """Chooses visual tokens and prefills the draft model with those alone, C(10)-C(15)."""
@@ -101,5 +132,24 @@ class Preparation:
                 prompt, self._kept, cap, num_spare_rows=self._num_spare_rows
             ),
         )
+        self.ready_s = self._clock.now()
         if not fits:
             logger.warning("the prompt does not fit the draft model: the edge decodes alone")
+
+    async def _draft_ahead(self) -> None:
+        """Begins the first draft, as long as the device alone would let it get, until the edge has answered."""
+        sampling, draw = self._request.sampling, self._corrector.draw
+        longest = clamp_length(
+            MAX_DRAFT_LENGTH, remaining=sampling.max_new_tokens, draft_room=self._drafter.room
+        )
+        stop_ids = frozenset() if sampling.ignore_stop else self._drafter.model.stop_ids
+        block = Block.within(longest, self._length.length(), gate=self._gate, stop_ids=stop_ids)
+        if block is None:
+            return
+        await self._worker.timed(
+            "ahead",
+            lambda: self._drafter.draft_ahead(
+                block, lambda logits, position: draw(logits, position, 0), self._answered.is_set
+            ),
+        )
+        self._statistics.num_ahead_tokens = len(block.tokens)

@@ -40,6 +40,9 @@ class ScriptedDrafter(Drafter):
         self._pace.spend(self._profile.prefill_s)
         return super().prefill(prompt, kept, max_new_tokens, num_spare_rows=num_spare_rows)
 
+    def draft_ahead(self, block: Block, draw: Draw, stopped: Callable[[], bool]) -> None:
+        """Nothing: work that spends a device's time cannot see what happens in it."""
+
     def propose(
         self, block: Block, draw: Draw, on_gated: Callable[[DraftToken], None] = lambda _: None
     ) -> list[DraftToken]:

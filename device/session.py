@@ -86,8 +86,11 @@ class Session:
             view,
             self._worker,
             emit,
-            gate=self._gate.kind,
-            follows_plan=length.follows_plan,
+            clock,
+            self._statistics,
+            length=length,
+            gate=self._gate,
+            corrector=self._corrector,
             num_spare_rows=MAX_ROWS if self._branching.fan_out else 0,
         )
         self._round = 0
@@ -104,12 +107,11 @@ class Session:
         start = self._clock.now()
         async with self._line:
             await self._open()
-            first_round = self._clock.now()
             while self._answer.finish is None:
                 await self._one_round()
                 now = self._clock.now()
                 self._statistics.first_token_s = self._statistics.first_token_s or now - start
-                self._statistics.decode_s = now - first_round
+                self._statistics.decode_s = now - self._preparation.ready_s
             self._statistics.total_s = self._clock.now() - start
         return self._done()
 
@@ -170,11 +172,8 @@ class Session:
             max_draft_length=limits.max_draft_length,
             planned=self._planned.longest,
         )
-        k = min(self._length.length(), longest)
-        if k == 0:
-            return None
-        max_gated = min(self._gate.max_gated, longest - k)
-        return Block(k, gate=self._gate, max_gated=max_gated, stop_ids=self._answer.stop_ids)
+        k, stop_ids = self._length.length(), self._answer.stop_ids
+        return Block.within(longest, k, gate=self._gate, stop_ids=stop_ids)
 
     async def _draft(self, begin: int) -> tuple[Block, float]:
         """Drafts until the gate calls and k tokens from there. Returns them and the seconds it took."""
@@ -199,8 +198,11 @@ class Session:
             await self._show_gated(begin, gated)
         _, draft_s = await work
         num_reused = self._drafter.num_reused
+        num_fresh = len(block.tokens) - num_reused
+        if not num_fresh:
+            draft_s = 0.0  # what had been drafted ahead tells nobody how fast this device is
         self._statistics.num_gated_tokens += block.num_gated
-        self._branches.observe_draft(len(block.tokens) - num_reused, draft_s)
+        self._branches.observe_draft(num_fresh, draft_s)
         self._emit(
             events.Drafted(
                 self._round, begin, tuple(block.token_ids), draft_s, block.num_gated, num_reused

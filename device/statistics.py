@@ -65,9 +65,9 @@ class Statistics:
     A *judged* token is one whose verdict was needed: the accepted ones and the first rejected one of each round.
     A *gated* token passed the gate, C(17). Under `committed` it is final and no draft token; under `optimistic` it is
     a draft token as well.
-    Phases: open (Open sent to Opened), vision, select (of visual tokens), prefill (the draft's own), draft, wait (draft
-    sent to verdict), reconnect (a stream lost to another in its place), correct; queue and verify are the edge's own
-    shares of the wait.
+    Phases: open (Open sent to Opened), vision, select (of visual tokens), prefill (the draft's own), ahead (drafting
+    while the session opens), draft, wait (draft sent to verdict), reconnect (a stream lost to another in its place),
+    correct; queue and verify are the edge's own shares of the wait.
     """
 
     num_tokens: int = 0
@@ -76,6 +76,8 @@ class Statistics:
     num_accepted_tokens: int = 0
     num_judged_tokens: int = 0
     num_gated_tokens: int = 0
+    #: Tokens drafted while the session opened.
+    num_ahead_tokens: int = 0
     #: Streams that took a broken one's place.
     num_resumes: int = 0
     branches: BranchCounts = field(default_factory=BranchCounts)
@@ -84,7 +86,7 @@ class Statistics:
     traffic: Traffic = field(default_factory=Traffic)
     #: From the start to the first committed token.
     first_token_s: float = 0.0
-    #: From the first draft (or the edge's Opened) to the last commit.
+    #: From the edge's Opened, or from the end of the draft's prefill where that came later, to the last commit.
     decode_s: float = 0.0
     #: From the start to the end.
     total_s: float = 0.0
@@ -125,6 +127,7 @@ class Statistics:
             "num_accepted_tokens": self.num_accepted_tokens,
             "num_judged_tokens": self.num_judged_tokens,
             "num_gated_tokens": self.num_gated_tokens,
+            "num_ahead_tokens": self.num_ahead_tokens,
             "num_resumes": self.num_resumes,
             "accept_rate": self.accept_rate,
             "accept_length": self.accept_length,
