@@ -8,7 +8,7 @@ that can be checked without a session: known enum values, lengths of rows, range
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -42,7 +42,7 @@ from .messages import (
     Resume,
     Verdict,
 )
-from .sampling import Sampling
+from .sampling import MAX_NEW_TOKENS, Sampling
 
 #: Raised by one with every change that an older peer cannot understand.
 PROTOCOL_VERSION = 1
@@ -57,6 +57,12 @@ MAX_DECODE_AHEAD = 1024
 #: Longest prompt on the wire, in tokens.
 MAX_PROMPT_TOKENS = 1 << 20
 MAX_NOTE_BYTES = 128
+#: Longest name of a model, which may be a path.
+MAX_NAME_BYTES = 512
+#: Entries of a draft's row that `topk` may send, Multi-SPIN's 1024.
+MAX_ROW_ENTRIES = 1024
+#: More than any version will ever have: a message holds millions of them, and each is looked at.
+MAX_FEATURES = 64
 _MAX_UINT32 = (1 << 32) - 1
 #: SNRs on the wire, in steps of half a decibel.
 MAX_SNR_HALF_DB = 120
@@ -118,7 +124,9 @@ def _enum_from(table: Mapping[E_, int], number: int, field: str) -> E_:
     raise InvalidRequest(f"{field}: unknown value {number}; both ends must run compatible versions")
 
 
-def _features_from(numbers: Iterable[int]) -> frozenset[Feature]:
+def _features_from(numbers: Sequence[int]) -> frozenset[Feature]:
+    if len(numbers) > MAX_FEATURES:
+        raise InvalidRequest(f"features: {len(numbers)} of them, at most {MAX_FEATURES}")
     known: dict[int, Feature] = {value: member for member, value in _FEATURES.items()}
     return frozenset(known[n] for n in numbers if n in known)
 
@@ -218,8 +226,12 @@ def _open_from_proto(m: pb.Open) -> Open:
         raise InvalidRequest(
             f"open.tokenizer_fingerprint: must be 32 bytes, not {len(m.tokenizer_fingerprint)}"
         )
-    if len(m.profile.name.encode()) > MAX_NOTE_BYTES:
-        raise InvalidRequest(f"open.profile.name: at most {MAX_NOTE_BYTES} bytes")
+    for field, text, limit in (
+        ("model", m.model, MAX_NAME_BYTES),
+        ("profile.name", m.profile.name, MAX_NOTE_BYTES),
+    ):
+        if len(text.encode()) > limit:
+            raise InvalidRequest(f"open.{field}: at most {limit} bytes")
     position = m.image_position if m.HasField("image_position") else None
     if (position is None) != (not m.image):
         raise InvalidRequest("open.image and open.image_position: give both or neither")
@@ -309,6 +321,8 @@ def _draft_from_proto(m: pb.Draft) -> Draft:
             raise InvalidRequest("draft.rows: must not hold NaN or +infinity")
         rows = rows.reshape(k, -1)
     row_ids = None
+    if len(m.row_ids) > MAX_ROW_ENTRIES * k:
+        raise InvalidRequest(f"draft.row_ids: at most {MAX_ROW_ENTRIES} entries a row")
     if m.row_ids:
         if rows is None or len(m.row_ids) != rows.size:
             raise InvalidRequest(f"draft.row_ids: {len(m.row_ids)} ids do not match draft.rows")
@@ -364,6 +378,10 @@ def from_request(request: pb.DecodeRequest) -> DeviceMessage:
         return _open_from_proto(request.open)
     if kind == "resume":
         r = request.resume
+        if len(r.committed_ids) > MAX_NEW_TOKENS:
+            raise InvalidRequest(
+                f"resume.committed_ids: {len(r.committed_ids)} ids, at most {MAX_NEW_TOKENS}"
+            )
         return Resume(_open_from_proto(r.open), r.session_id, tuple(r.committed_ids), r.round)
     if kind == "candidates_request":
         c = request.candidates_request

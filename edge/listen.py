@@ -23,6 +23,7 @@ from ..common.errors import InvalidRequest
 from ..common.tls import Tls
 from ..common.wire import MAX_MESSAGE_BYTES
 from .access import ApiKeys
+from .readable import Readable
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Listener:
     def __init__(self, services: Sequence[str], config: ListenConfig) -> None:
         """services: full names of those whose health is told."""
         guards = [ApiKeys(config.api_keys)] if config.api_keys else []
-        self.server = grpc.aio.server(interceptors=guards, options=GRPC_OPTIONS)
+        self.server = grpc.aio.server(interceptors=[*guards, Readable()], options=GRPC_OPTIONS)
         self.port = self.metrics_port = 0
         self._config = config
         self._services = tuple(services)
@@ -173,15 +174,16 @@ async def until_told(
     start: Callable[[], Awaitable[None]],
     ready: Callable[[], None],
     stop: Callable[[], Awaitable[None]],
-) -> None:
-    """Runs a server until SIGTERM or SIGINT, which may come while it starts."""
+) -> bool:
+    """Runs a server until SIGTERM or SIGINT. Returns False where they come before it is ready."""
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     starting = asyncio.ensure_future(start())
     told = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
-    if starting.done():
+    started = starting.done()
+    if started:
         starting.result()
         ready()
         await told
@@ -189,3 +191,4 @@ async def until_told(
         starting.cancel()
     logger.info("stopping")
     await stop()
+    return started

@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Awaitable
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from ..common.errors import (
     CovspecError,
     EdgeFailure,
     EdgeUnavailable,
     IdleTimeout,
+    InvalidRequest,
     OutOfOrder,
 )
 from ..common.messages import (
@@ -74,6 +76,8 @@ class Stream:
             raise IdleTimeout(
                 f"no message for {self._idle_timeout_s:g} s: the session was closed"
             ) from None
+        except DecodeError:
+            raise InvalidRequest("the request is no message of this protocol") from None
         return from_request(request) if isinstance(request, pb.DecodeRequest) else None
 
     async def write(self, message: EdgeMessage) -> None:

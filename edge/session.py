@@ -25,9 +25,6 @@ from ..common.messages import (
 )
 from .judge import Judgement
 
-#: Entries per row that `topk` may send, Multi-SPIN's 1024.
-MAX_ROW_ENTRIES = 1024
-
 
 @dataclass(slots=True)
 class Session:
@@ -140,8 +137,6 @@ class Session:
         if correction is Correction.TOPK:
             if draft.rows is None or draft.row_ids is None:
                 raise InvalidRequest("draft.rows: `topk` needs rows and row_ids")
-            if draft.rows.shape[1] > MAX_ROW_ENTRIES:
-                raise InvalidRequest(f"draft.rows: at most {MAX_ROW_ENTRIES} entries a row")
             if draft.row_ids.max(initial=0) >= self.vocab_size:
                 raise InvalidRequest(f"draft.row_ids: an id is not below {self.vocab_size}")
             if not np.all(draft.rows >= 0):

@@ -197,6 +197,24 @@ async def test_a_long_prompt_is_not_overtaken_for_ever() -> None:
             assert num_short < MAX_SESSIONS - 8, "the long prompt starves"
 
 
+async def test_short_prompts_pass_long_ones_but_for_a_bounded_time() -> None:
+    """90 short prompts among 10 long ones, all at once: 18,000 and 20,000 tokens of work."""
+    async with running() as edge:
+        started_s = edge.model.clock.now()
+        done_s: dict[int, list[float]] = {200: [], 2000: []}
+
+        async def prefill(length: int) -> None:
+            await edge.prefill(edge.session(length))
+            done_s[length].append(edge.model.clock.now() - started_s)
+
+        lengths = [2000 if i % 10 == 0 else 200 for i in range(100)]
+        await asyncio.gather(*(prefill(length) for length in lengths))
+    total_s = edge.model.clock.now() - started_s
+    p95_s = float(np.quantile(done_s[200], 0.95))
+    assert p95_s < 0.55 * total_s, "who came first would have had the long ones before"
+    assert max(done_s[2000]) == total_s and min(done_s[2000]) > p95_s
+
+
 async def test_a_tile_that_cannot_be_seen_fails_its_session_alone() -> None:
     class Blind(Timed):
         def encode_tiles(self, tiles: np.ndarray) -> VisualTokens:

@@ -510,29 +510,26 @@ class Slow(Faulty):
 async def test_cancelled_clients_never_reach_the_model() -> None:
     model = Slow(table())
     model.gate.set()
-    async with running_edge(model) as edge:
+    async with running_edge(model, max_num_seqs=64) as edge, raw_channel(edge.address) as stub:
         assert edge.engine is not None
         batcher = edge.engine.batcher
-        async with raw_stream(edge.address) as first:
-            await first.open(opening(table()))
-            others = [raw_stream(edge.address) for _ in range(10)]
-            raws = [await other.__aenter__() for other in others]
-            for raw in raws:
-                await raw.open(opening(table()))
-            model.gate.clear()
-            await first.send(DRAFT)
-            await until(lambda: batcher.num_queued == 0)
-            forwards = model.num_forwards
-            for raw in raws:
-                await raw.send(DRAFT)
-            await until(lambda: batcher.num_queued == 10)
-            for other in others:
-                await other.__aexit__(None, None, None)
-            await until(lambda: batcher.num_queued == 0 and len(edge.engine.sessions) == 1)  # type: ignore[union-attr]
-            model.gate.set()
-            assert isinstance(await first.read(), Verdict)
-            await first.round(replace(DRAFT, round=1, committed_len=_committed(edge)))
-            assert model.num_forwards <= forwards + 2
+        first, *others = (Raw(stub.Decode()) for _ in range(51))
+        for raw in (first, *others):
+            await raw.open(opening(table()))
+        model.gate.clear()
+        await first.send(DRAFT)
+        await until(lambda: batcher.num_queued == 0)
+        forwards = model.num_forwards
+        for raw in others:
+            await raw.send(DRAFT)
+        await until(lambda: batcher.num_queued == 50)
+        for raw in others:
+            raw.call.cancel()
+        await until(lambda: batcher.num_queued == 0 and len(edge.engine.sessions) == 1)  # type: ignore[union-attr]
+        model.gate.set()
+        assert isinstance(await first.read(), Verdict)
+        await first.round(replace(DRAFT, round=1, committed_len=_committed(edge)))
+        assert model.num_forwards <= forwards + 2
 
 
 def _committed(edge: EdgeServer) -> int:
@@ -696,21 +693,6 @@ async def test_candidates_can_be_asked_for_again_and_then_the_row() -> None:
         assert isinstance(row, Verdict) and row.row is not None and row.row.shape == (VOCAB,)
         after = await raw.round(Draft(round_, committed + 1, (), correction=3))
         assert after.committed_len == committed + 2
-
-
-async def test_a_slow_reader_pauses_its_own_decoding_only() -> None:
-    """Verdicts of an edge-only session do not pile up without bound."""
-    model = table()
-    async with running_edge(model) as edge, raw_stream(edge.address) as raw:
-        sampling = Sampling(max_new_tokens=3000, ignore_stop=True)
-        await raw.open(opening(model, mode=Mode.EDGE_ONLY, sampling=sampling))
-        truth = greedy_text(0, (1, 2, 3), 3000)
-        ids: list[int | None] = []
-        while len(ids) < 3000:
-            verdict = await raw.read()
-            assert isinstance(verdict, Verdict)
-            ids.append(verdict.token_id)
-        assert ids == truth
 
 
 async def test_a_write_that_nobody_takes_times_out() -> None:
