@@ -23,7 +23,7 @@ COMMANDS = {
     "plan": (".edge.plan_command", "Plan draft lengths and bandwidth of a round from a scenario."),
     "simulate": ("simulate", "Devices and edges on a virtual clock: plan capacity."),
     "models": ("models", "List the models that have a short name, and which are on this machine."),
-    "train-pair": ("train_pair", "Train the embedded model pair again, from its seed."),
+    "train-pair": ("train_command", "Train the embedded model pair again, from its seed."),
 }
 BENCHES = {
     "decode": ("decode", "Speculation against the target alone, one client, loopback."),

@@ -14,7 +14,7 @@ import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,10 +26,12 @@ from ..device.events import Done
 from ..device.request import Request
 from ..device.tactics import Tactics
 from .asker import Asker
-from .generate import Generate
 from .processes import running_edge
 from .report import Json, at_least, console_for, finish
 from .suite import examples
+
+if TYPE_CHECKING:  # it needs torch, and a help text does not
+    from .generate import Generate
 
 DRAFT_LENGTHS = (4, 6, 8)
 EDGE_CORE, DEVICE_CORE = 0, 1
@@ -54,6 +56,8 @@ def command(
     quantization: Annotated[str, typer.Option(help="Of the target.")] = "auto",
 ) -> None:
     """Speculation against the target alone: tokens per second, interleaved, on loopback."""
+    from .generate import Generate
+
     console = console_for(json)
     num_questions, repeats = (3, 2) if quick else (12, 5)
     cores = sorted(os.sched_getaffinity(0))

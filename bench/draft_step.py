@@ -29,7 +29,6 @@ from ..common.sampling import Sampling
 from ..device.block import Block
 from ..device.correction import corrector
 from ..device.drafter import Drafter
-from .generate import Generate
 from .suite import examples
 
 MODEL = "scenes-draft"
@@ -85,6 +84,8 @@ def show(console: Console, results: dict[str, dict[str, Any]]) -> None:
 
 def _contenders() -> dict[str, Callable[[], float]]:
     """Seconds of a step, each measured over _STEPS of them."""
+    from .generate import Generate  # needs torch, which a help text does not
+
     model = load_model(MODEL, quantization="none", num_threads=1, independent_rows=False)
     generate = Generate(MODEL)
     (example,) = examples(1)

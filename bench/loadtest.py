@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import typer
 
 from ..common.access import Access
+from ..common.command import INTERRUPTED
 from ..common.errors import InvalidRequest
 from ..common.tls import Tls
 from ..device.access_options import ApiKey, CaCerts, Certfile, Insecure, Keyfile, WithTls
@@ -40,7 +41,6 @@ from .report import Json, console_for, machine
 from .trace import TRACE
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-INTERRUPTED_EXIT = 130
 
 
 @app.callback(invoke_without_command=True)
@@ -209,7 +209,7 @@ def command(
         print(json_.dumps(report), flush=True)
     requests = results["requests"]
     if results["interrupted"]:
-        sys.exit(INTERRUPTED_EXIT)
+        sys.exit(INTERRUPTED)
     sys.exit(int(requests["completed"] < requests["due"]))
 
 
@@ -287,7 +287,7 @@ def _end_sweep(
     if as_json:
         print(json_.dumps(report), flush=True)
     if any(variant["interrupted"] for variant in results["variants"].values()):
-        sys.exit(INTERRUPTED_EXIT)
+        sys.exit(INTERRUPTED)
     sys.exit(int(any(variant["failed"] for variant in results["variants"].values())))
 
 

@@ -4,24 +4,25 @@ Final answers of target and draft, of the target on a blanked picture, and how o
 the target's along the target's own greedy answer. Weights as stored, computed in float32, greedy.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from PIL import Image
 from rich.progress import Progress
 from rich.table import Table
-from torch import Tensor
-from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFast
 
 from ..common.scene import blank_scene, draw_scene, scene_from_seed
 from ..common.scene_question import FAMILIES, SceneQuestion, is_right, questions
 from . import report
-from .scenes_batch import pixel_values, prefix_text, question_text
-from .scenes_model import load_model
+
+if TYPE_CHECKING:  # functions that need torch import it: a help text does not
+    from torch import Tensor
+    from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFast
 
 HELD_OUT = range(100_000, 100_300)
 SCENES_DIR = Path(__file__).parent.parent / "common" / "models" / "scenes"
@@ -52,6 +53,10 @@ def greedy(
     advance: Callable[[int], None] = lambda done: None,
 ) -> list[Answer]:
     """Answers each question about its picture greedily, in batches padded on the left."""
+    import torch
+
+    from .scenes_batch import pixel_values, prefix_text, question_text
+
     answers: list[Answer] = []
     for start in range(0, len(asked), _BATCH):
         texts = [prefix_text() + question_text(q) for q in asked[start : start + _BATCH]]
@@ -87,6 +92,10 @@ def agreement(
     advance: Callable[[int], None] = lambda done: None,
 ) -> list[float]:
     """Returns for each answer the share of its tokens that the draft would have chosen after the ones before."""
+    import torch
+
+    from .scenes_batch import pixel_values, prefix_text, question_text
+
     shares = []
     for image, question, answer in zip(images, asked, answers, strict=True):
         prompt = tokenizer.encode(prefix_text() + question_text(question), add_special_tokens=False)
@@ -107,6 +116,10 @@ def measure(
     folder: Path, seeds: Sequence[int], advance: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
     """Returns shares of right final answers, the token agreement, and all of it by family."""
+    from transformers import PreTrainedTokenizerFast
+
+    from .scenes_model import load_model
+
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "target", local_files_only=True)
     target, draft = load_model(folder / "target"), load_model(folder / "draft")
     rows = held_out(seeds)

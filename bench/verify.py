@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from transformers import AutoModelForImageTextToText, DynamicCache
 
 from ..common.loader import load_model
 from ..common.messages import Draft, Limits, Open
@@ -159,6 +157,9 @@ def _against_bare(
     target: Model, model: str, repeats: int, console: Console
 ) -> list[dict[str, Any]]:
     """The engine's step beside Transformers' forward pass of the same padded shapes, float32, interleaved."""
+    import torch  # here, because a help text does not need it
+    from transformers import AutoModelForImageTextToText
+
     bare = AutoModelForImageTextToText.from_pretrained(
         resolve(model), dtype=torch.float32, local_files_only=True
     ).eval()
@@ -181,6 +182,9 @@ def _against_bare(
 
 def _bare_step(bare: Any, batch: int, length: int) -> Callable[[], None]:
     """k + 1 tokens on a full cache of CONTEXT - 1 entries, batched; the cache is set back after each call."""
+    import torch
+    from transformers import DynamicCache
+
     cache = DynamicCache(config=bare.config.get_text_config())
     with torch.inference_mode():
         bare(input_ids=torch.ones((batch, CONTEXT - 1), dtype=torch.long), cache=cache)

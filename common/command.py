@@ -13,7 +13,8 @@ import typer
 from .. import __version__
 from .errors import CovspecError, InvalidRequest
 
-#: What a shell says of a program that a closed pipe ended: 128 + SIGPIPE.
+#: What a shell says of a program that Ctrl-C has ended, 128 + SIGINT, and one that a closed pipe has, 128 + SIGPIPE.
+INTERRUPTED = 130
 _CLOSED_PIPE = 141
 _LOG_FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ..common.access import Access
-from ..common.command import run, start_logging, version_option
+from ..common.command import INTERRUPTED, run, start_logging, version_option
 from ..common.image import MAX_IMAGE_BYTES
 from ..common.loader import load_model, self_test
 from ..common.messages import Limits
@@ -173,7 +174,9 @@ async def serve(config: ServerConfig) -> None:
         gc.freeze()
         server.listener.announce("edge")
 
-    await until_told(server.start, ready, server.stop)
+    if not await until_told(server.start, ready, server.stop):
+        # The model is still loading, on a thread that cannot be told to stop and that would be waited for.
+        os._exit(INTERRUPTED)
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -181,7 +184,8 @@ _D = ServerConfig()
 
 
 @app.command(
-    epilog="Exit codes: 0 stopped as asked · 2 bad flags or a taken port · 5 the model cannot be loaded · 8 failure"
+    epilog="Exit codes: 0 stopped as asked · 2 bad flags or a taken port · 5 the model cannot be loaded · 8 failure · "
+    "130 interrupted before it was ready"
 )
 def command(
     model: Annotated[
