@@ -1,4 +1,4 @@
-"""Trains the embedded pair `scenes` from nothing: `covspec train-pair`.
+"""Trains the embedded pair `scenes` from nothing; `covspec train-pair` is in train_command.py.
 
 Each network learns in stages. First the tower and the projector alone, under one linear head per attribute of the
 object that a visual token shows. Then the language model on top, while the heads' loss stays beside the language loss,
@@ -6,25 +6,21 @@ so that the tower keeps what it knows. Data are drawn from seeds as training goe
 seed and on n alone, so an interrupted run goes on from its last checkpoint as if nothing had happened.
 """
 
-import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFast
 
 from .scenes_batch import IGNORED, PackedTurns, language_batch, vision_batch
 from .scenes_model import build_heads, build_model, save_model, visual_features
-from .scenes_recipe import RECIPE, ROLES, Stage, quick_recipe
+from .scenes_recipe import RECIPE, ROLES, Stage
 from .scenes_tokenizer import save_tokenizer, train_tokenizer
 
 FIRST_TRAINING_SEED = 1_000_000
@@ -253,88 +249,3 @@ def _load_checkpoint(
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
     return int(state["step"])
-
-
-class _Display:
-    """A progress bar per stage, and one line per hundred steps for logs."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[loss]}"),
-            console=console,
-        )
-        self.tasks: dict[tuple[str, str], Any] = {}
-
-    def __call__(self, report: StepReport) -> None:
-        key = (report.role, report.stage)
-        loss = f"heads {report.heads_loss:.3f}  language {report.language_loss:.3f}"
-        if key not in self.tasks:
-            self.tasks[key] = self.bar.add_task(" ".join(key), total=report.steps, loss=loss)
-        self.bar.update(self.tasks[key], completed=report.step, loss=loss)
-        if not self.console.is_terminal and (report.step % 50 == 0 or report.step == report.steps):
-            clock = time.strftime("%H:%M:%S")
-            self.console.print(
-                f"{clock} {report.role} {report.stage} {report.step}/{report.steps} {loss}"
-            )
-
-
-def command(
-    out: Annotated[Path, typer.Option(help="Folder for the weights and the checkpoints.")] = Path(
-        "scenes-pair"
-    ),
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the weights and of the training scenes.")
-    ] = 0,
-    only: Annotated[str, typer.Option(help="Train `target` or `draft` alone.")] = "",
-    draft_for: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a target: train a draft for it alone, with its tokenizer."),
-    ] = None,
-    threads: Annotated[
-        int, typer.Option(min=0, help="CPU threads; 0 takes PyTorch's default.")
-    ] = 0,
-    resume: Annotated[
-        bool, typer.Option(help="Go on from the checkpoints in OUT if there are any.")
-    ] = True,
-    quick: Annotated[
-        bool, typer.Option(help="A few steps of each stage, to try the command.")
-    ] = False,
-) -> None:
-    """Train the embedded pair `scenes` from a seed."""
-    if only not in ("", *ROLES):
-        raise typer.BadParameter(f"{only!r} is neither target nor draft", param_hint="--only")
-    if draft_for is not None and (only == "target" or not (draft_for / "tokenizer.json").exists()):
-        raise typer.BadParameter(
-            f"{draft_for} must be the folder of a target with its tokenizer",
-            param_hint="--draft-for",
-        )
-    roles = ("draft",) if draft_for is not None else (only,) if only else ROLES
-    if threads:
-        torch.set_num_threads(threads)
-    recipe = quick_recipe() if quick else RECIPE
-    console = Console(stderr=True)
-    display = _Display(console)
-    with display.bar:
-        train_pair(
-            out,
-            seed=seed,
-            recipe=recipe,
-            roles=roles,
-            tokenizer_dir=draft_for,
-            resume=resume,
-            progress=display,
-        )
-    described = {role: [asdict(stage) for stage in recipe[role]] for role in roles}
-    (out / "recipe.json").write_text(
-        json.dumps({"seed": seed, **described}, indent=2) + "\n", encoding="utf-8"
-    )
-    console.print(f"wrote {out}")
-
-
-if __name__ == "__main__":
-    typer.run(command)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
-from covspec.bench import report, train_pair
+from covspec.bench import report, train_command, train_pair
 from covspec.bench.pair import SCENES_DIR, greedy
 from covspec.bench.scenes_batch import (
     IGNORED,
@@ -145,7 +145,7 @@ def test_the_command_writes_a_pair_that_loads_and_answers(tmp_path: Path) -> Non
     import typer
 
     app = typer.Typer()
-    app.command()(train_pair.command)
+    app.command()(train_command.command)
     result = CliRunner().invoke(app, ["--out", str(tmp_path), "--quick", "--seed", "1"])
     assert result.exit_code == 0, result.output
     for role in ROLES:
@@ -171,7 +171,7 @@ def test_a_draft_for_a_target_has_its_tokenizer_byte_for_byte(tmp_path: Path) ->
     import typer
 
     app = typer.Typer()
-    app.command()(train_pair.command)
+    app.command()(train_command.command)
     target = SCENES_DIR / "target"
     ask = ["--out", str(tmp_path), "--quick", "--draft-for", str(target)]
     result = CliRunner().invoke(app, ask)
@@ -186,7 +186,7 @@ def test_a_draft_for_no_target_is_refused(tmp_path: Path) -> None:
     import typer
 
     app = typer.Typer()
-    app.command()(train_pair.command)
+    app.command()(train_command.command)
     result = CliRunner().invoke(app, ["--out", str(tmp_path), "--draft-for", str(tmp_path)])
     assert result.exit_code == 2 and not list(tmp_path.iterdir())
 
@@ -195,7 +195,7 @@ def test_a_wrong_role_is_refused(tmp_path: Path) -> None:
     import typer
 
     app = typer.Typer()
-    app.command()(train_pair.command)
+    app.command()(train_command.command)
     result = CliRunner().invoke(app, ["--out", str(tmp_path), "--only", "both"])
     assert result.exit_code == 2 and not list(tmp_path.iterdir())
 
