@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 
 from .decoder import DecoderWeights, LayerWeights, Norm
 from .errors import ModelError
-from .projection import Dense, Modules, Projection, joined
+from .projection import Modules, Packed, Projection, dense, joined
 
 #: `model_type` of checkpoints that load, and of the language models inside them.
 KNOWN_TYPES = ("internvl",)
@@ -104,11 +104,16 @@ def linear_names(model: nn.Module) -> dict[str, bool]:
 
 
 def take_decoder(
-    model: InternVLForConditionalGeneration, vocab_size: int, max_positions: int, fuse: Fuse | None
+    model: InternVLForConditionalGeneration,
+    vocab_size: int,
+    max_positions: int,
+    fuse: Fuse | None,
+    fuse_head: Fuse,
 ) -> DecoderWeights:
     """Moves the language model's weights into our decoder; the model keeps vision and projector.
 
-    fuse: makes a projection of a weight and a bias; None keeps the modules as they are.
+    fuse: makes a layer's projection of a weight and a bias; None keeps the modules as they are. fuse_head: the same for
+    the head, which is never quantised.
     """
     text = model.model.language_model
     config = text.config
@@ -126,7 +131,7 @@ def take_decoder(
         text.layers[index] = nn.Identity()  # frees the weights that were joined
     embedding = text.embed_tokens.weight.detach()
     # Columns past the tokenizer's length are padding of the head: they are never computed.
-    head = Dense(model.lm_head.weight.detach()[:vocab_size], model.lm_head.bias)
+    head = fuse_head(model.lm_head.weight.detach()[:vocab_size], model.lm_head.bias)
     cos, sin = _rotary_tables(text, max_positions)
     weights = DecoderWeights(
         embedding=embedding,
@@ -142,6 +147,29 @@ def take_decoder(
     model.model.language_model = nn.Identity()
     model.lm_head = nn.Identity()
     return weights
+
+
+def speed_up_vision(model: InternVLForConditionalGeneration) -> None:
+    """Gives vision tower and projector the products that are fastest on this processor."""
+    parts = (model.model.vision_tower, model.model.multi_modal_projector)
+    for module in [module for part in parts for module in part.modules()]:
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                faster = dense(child.weight, child.bias)
+                if isinstance(faster, Packed):
+                    setattr(module, name, _PackedLinear(faster))
+
+
+class _PackedLinear(nn.Module):
+    """A linear layer of Transformers' with a product of ours."""
+
+    def __init__(self, packed: Packed) -> None:
+        super().__init__()
+        self._packed = packed
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self._packed(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        return y
 
 
 def encode_pixels(model: InternVLForConditionalGeneration, pixels: Tensor) -> Tensor:

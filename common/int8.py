@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .errors import ModelError
-from .projection import transposed
+from .projection import dense, onednn_is_faster, onednn_product, transposed
 
 #: Layers of fewer weights keep a converted copy.
 _SMALL = 1 << 20
@@ -36,26 +36,31 @@ class Int8:
     multiplying: it keeps a converted copy, with the same numbers but for rounding.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """weight: [outputs, inputs] in floating point."""
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, batches: bool = True) -> None:
+        """weight: [outputs, inputs] in floating point. batches: for many rows at once, not for one."""
         quantised, scale = quantise(weight)
         columns = weight.shape[0]
         if weight.device.type == "cpu":
             fit = _BLOCK_WEIGHTS // weight.shape[1] // _MIN_COLUMNS * _MIN_COLUMNS
             columns = max(_MIN_COLUMNS, fit)
-        #: int8 [inputs, outputs of the block]
-        self.blocks = [transposed(block) for block in quantised.split(columns)]
+        on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+        self._by_onednn = batches and on_cpu and onednn_is_faster()
+        #: int8 [inputs, outputs of the block], or the other way round for oneDNN
+        self.blocks = [
+            block if self._by_onednn else transposed(block) for block in quantised.split(columns)
+        ]
         self.scale = scale.to(weight.dtype)
         self.bias = bias
         small = weight.numel() < _SMALL
-        self._expanded = transposed(quantised).to(weight.dtype) if small else None
+        self._expanded = dense(quantised.to(weight.dtype), batches=batches) if small else None
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Returns y, or residual + y."""
         if self._expanded is not None:
-            y = torch.mm(x, self._expanded)
+            y = self._expanded(x)
         else:
-            parts = [torch.mm(x, block.to(x.dtype)) for block in self.blocks]
+            multiply = onednn_product if self._by_onednn else torch.mm
+            parts = [multiply(x, block.to(x.dtype)) for block in self.blocks]
             y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         if residual is not None:
             y = torch.addcmul(residual, y, self.scale)

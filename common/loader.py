@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,7 +159,7 @@ def _load_torch(
         ) from error
     from .decoder import Decoder
     from .int8 import Int8, check_quantised, is_quantisable
-    from .projection import Dense
+    from .projection import dense
     from .vlm import Vision, VisionLanguageModel
 
     config = adapter.check_config(folder)
@@ -189,10 +190,16 @@ def _load_torch(
     )
     stops = adapter.stop_ids(model) | _tokenizer_stops(folder, tokenizer)
     text_config: Any = model.config.text_config
-    fuse = {"none": Dense, "int8-weight-only": Int8, "int8": None}[form]
+    floating = partial(dense, batches=independent_rows)
+    forms: dict[str, adapter.Fuse | None] = {
+        "none": floating,
+        "int8-weight-only": partial(Int8, batches=independent_rows),
+        "int8": None,
+    }
     weights = adapter.take_decoder(
-        model, tokenizer.size, int(text_config.max_position_embeddings), fuse
+        model, tokenizer.size, int(text_config.max_position_embeddings), forms[form], floating
     )
+    adapter.speed_up_vision(model)
     vision_config: Any = model.config.vision_config
     side = vision_config.image_size
     vision = Vision(

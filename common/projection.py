@@ -1,9 +1,14 @@
 """Linear maps as decode steps need them: few calls, and rows that do not depend on each other.
 
-Weights are kept transposed and contiguous on the CPU. There, `x @ weight_t` sums every row of x in
-the same order whatever the number of rows, from a few on (x @ weight.T does not), and is 2 to 3
-times faster for a few rows. How few depends on the processor and on the threads: 2 on an Intel Xeon,
-4 on an AMD EPYC with one thread and 12 with two. `fewest_rows` measures it; callers pad up to it.
+On the CPU, PyTorch multiplies float32 matrices with MKL, which leaves half of an AMD processor's AVX-512 unused.
+oneDNN does not: from 9 rows on it is 1.8 to 2.2 times as fast there, but a call costs it 9 us more, so that it loses
+below 4 rows. Hence two forms: `Dense` (MKL) for the steps of one token that a draft model takes and for all other
+processors, `Packed` (oneDNN) for batches on those.
+
+Both keep weights in a layout of their own, in which every row of x is summed in the same order whatever the number of
+rows, from a few on (x @ weight.T does not). How few depends on the processor and on the threads: 2 for `Packed`; for
+`Dense` 2 on an Intel Xeon, 4 on an AMD EPYC with one thread and 12 with two. `fewest_rows` measures it; callers pad up
+to it.
 """
 
 from __future__ import annotations
@@ -40,6 +45,39 @@ class Dense:
         return torch.mm(x, self.weight_t)
 
 
+class Packed:
+    """A projection in float32 by oneDNN, on the CPU."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """weight: [outputs, inputs]."""
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+        self._bias = None if bias is None else bias.detach()
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        y: Tensor
+        if residual is None:
+            y = _linear(x, self._weight, self._bias, "none", (), "")
+        else:
+            y = _linear.binary(x, residual, self._weight, self._bias, "add")
+        return y
+
+
+#: What `torch.compile` calls for a linear layer on the CPU; takes weights in any layout.
+_linear = torch.ops.mkldnn._linear_pointwise
+
+
+def onednn_product(x: Tensor, weight: Tensor) -> Tensor:
+    """x @ weight.T by oneDNN. weight: [outputs, inputs], as it is."""
+    y: Tensor = _linear(x, weight, None, "none", (), "")
+    return y
+
+
+def dense(weight: Tensor, bias: Tensor | None = None, *, batches: bool = True) -> Projection:
+    """A projection in floating point. weight: [outputs, inputs]. batches: for many rows at once, not for one."""
+    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+    return (Packed if batches and on_cpu and onednn_is_faster() else Dense)(weight, bias)
+
+
 class Modules:
     """Outputs of several modules side by side; for layers that must stay as they were loaded.
 
@@ -68,7 +106,7 @@ class Modules:
 def fewest_rows() -> int | None:
     """Rows from which on a product's rows do not depend on their number, on this CPU with the threads that torch has.
 
-    None when there is no such number up to 16.
+    Of products made by `dense`. None when there is no such number up to 16.
     """
     return _fewest_rows(torch.get_num_threads())
 
@@ -84,13 +122,21 @@ def _fewest_rows(_num_threads: int) -> int | None:
     generator = torch.Generator().manual_seed(0)
     fewest = 2
     for inputs, outputs in _PROBED_SHAPES:
-        weight_t = torch.randn(inputs, outputs, generator=generator)
+        multiply = dense(torch.randn(outputs, inputs, generator=generator))
         x = torch.randn(_MOST_ROWS + 1, inputs, generator=generator)
-        whole = x @ weight_t
+        whole = multiply(x)
         for size in (*range(fewest, 2 * _MOST_PADDING), 33, 47, 64, 65, 95, 127, _MOST_ROWS - 1):
-            if not torch.equal(x[1 : 1 + size] @ weight_t, whole[1 : 1 + size]):
+            if not torch.equal(multiply(x[1 : 1 + size]), whole[1 : 1 + size]):
                 fewest = size + 1
     return fewest if fewest <= _MOST_PADDING else None
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Whether oneDNN multiplies batches in float32 faster than MKL on this processor."""
+    cpu = torch.cpu.get_capabilities()
+    mkl_is_narrow = "AMD" in cpu.get("cpu_name", "") and bool(cpu.get("avx512_f"))
+    return mkl_is_narrow and torch.backends.mkldnn.is_available()
 
 
 def transposed(weight: Tensor) -> Tensor:

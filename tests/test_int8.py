@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from covspec.common.errors import ModelError
 from covspec.common.int8 import Int8, check_quantised, is_quantisable, quantise
 from covspec.common.loader import load_model, self_test
 from covspec.common.model import Model, Step
-from covspec.common.projection import Dense, fewest_rows
+from covspec.common.projection import Dense, Packed, Projection, dense, fewest_rows
 
 SAME_BITS = fewest_rows() is not None
 
@@ -50,12 +51,12 @@ def test_equals_the_product_with_rounded_weights(shape: tuple[int, int], bias: b
 
 
 @pytest.mark.skipif(not SAME_BITS, reason="other kernels")
-@pytest.mark.parametrize("kind", [Dense, Int8])
+@pytest.mark.parametrize("kind", [dense, Int8])
 @pytest.mark.parametrize(
     "shape", [(384, 192), (192, 512), (448, 192), (128, 256), (1100, 1000), (192, 6000)]
 )
 def test_rows_do_not_depend_on_batch_mates(
-    kind: type[Dense | Int8], shape: tuple[int, int]
+    kind: Callable[[torch.Tensor], Projection], shape: tuple[int, int]
 ) -> None:
     layer = kind(weights(*shape))
     x = torch.randn(130, shape[1], generator=torch.Generator().manual_seed(5))
@@ -63,6 +64,27 @@ def test_rows_do_not_depend_on_batch_mates(
     for size in (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 127):
         size = max(size, fewest_rows() or 0)
         assert torch.equal(layer(x[1 : 1 + size]), whole[1 : 1 + size])
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 9, 144])
+def test_both_forms_of_a_dense_projection_are_the_same_map(rows: int, bias: bool) -> None:
+    w = weights(320, 192)
+    generator = torch.Generator().manual_seed(4)
+    b = torch.randn(320, generator=generator) if bias else None
+    x = torch.randn(rows, 192, generator=generator)
+    residual = torch.randn(rows, 320, generator=generator)
+    want = torch.nn.functional.linear(x.double(), w.double(), None if b is None else b.double())
+    for form in (Dense(w, b), Packed(w, b)):
+        before = residual.clone()
+        torch.testing.assert_close(form(x), want.float(), atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(
+            form(x, residual), (residual + want).float(), atol=1e-4, rtol=1e-5
+        )
+        assert torch.equal(residual, before)  # what comes in stays as it was
+    strided = torch.randn(rows, 2 * 192, generator=generator)[:, ::2]
+    torch.testing.assert_close(Packed(w, b)(strided), Dense(w, b)(strided), atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(384, 192), (192, 512), (1000, 1000), (70, 3000)])
