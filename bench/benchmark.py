@@ -45,6 +45,10 @@ class ScoredExample(Protocol):
     def image_bytes(self) -> bytes:
         """The picture as the user would give it."""
 
+    @property
+    def group(self) -> str:
+        """What versions of one question have in common; empty for a question that has but one."""
+
     def score(self, answer: str) -> float:
         """How right an answer is, 0 … 1."""
 
@@ -63,7 +67,7 @@ class VisualQuestion:
     read_picture: Callable[[], bytes]
     judge: Callable[[str], float]
     style: Style = Style.DIRECT
-    #: What versions of one question have in common; see bench/mmbench.py.
+    #: See bench/mmbench.py.
     group: str = ""
 
     @property

@@ -141,6 +141,7 @@ class Contestant:
         done = await self._run(name, system, request, gate, statistics, recorder)
         return Trial(
             example=number,
+            group=example.group,
             token_ids=done.token_ids,
             text=done.text,
             score=example.score(done.text),

@@ -4,7 +4,8 @@
 
 Columns: index, question, hint, A, B, C, D, answer, image, ...; `image` may be the index of the row whose picture it is.
 *Circular*: a question counts only if it is answered rightly under every rotation of its options. Rotations are rows of
-their own, index + 1,000,000 k; where the file has none they are made here. *Plain* counts the first version alone.
+their own, index + 1,000,000 k; where the file has none they can be made here. *Plain* counts the first version alone.
+The tables (bench/standing.py) say both where a file has rotations.
 
 The option is found by exact matching, as VLMEvalKit does without a judging model.
 """
@@ -15,7 +16,7 @@ import base64
 import csv
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..common.errors import InvalidRequest
@@ -38,9 +39,12 @@ def read(
     count: int | None = None,
     seed: int = 0,
     style: Style = Style.DIRECT,
-    circular: bool = False,
+    circular: bool | None = None,
 ) -> list[VisualQuestion]:
-    """`count` questions of the development set; with `circular` each in all its rotations, one after the other."""
+    """`count` questions of the development set, each in its rotations, one after the other.
+
+    circular: whether to read rotations, and to make them where there are none; None: those that the file has.
+    """
     path = _file(folder)
     first = [row["index"] for row in _rows(path) if int(row["index"]) < _ROTATION]
     wanted = [first[i] for i in choose(len(first), count, seed)]
@@ -52,19 +56,9 @@ def read(
         picture = pictures[rows[0]["image"]]
         if circular and len(rows) == 1:
             rows = _rotations(rows[0])
-        for row in rows if circular else rows[:1]:
+        for row in rows[:1] if circular is False else rows:
             questions.append(_question(row, index, picture, style))
     return questions
-
-
-def plain_accuracy(questions: Sequence[VisualQuestion], scores: Sequence[float]) -> float:
-    """Mean score of the first version of each question."""
-    return _mean([of_one[0] for of_one in _by_question(questions, scores)])
-
-
-def circular_accuracy(questions: Sequence[VisualQuestion], scores: Sequence[float]) -> float:
-    """Share of the questions that are right in every version."""
-    return _mean([min(of_one) for of_one in _by_question(questions, scores)])
 
 
 def score_option(answer: str, options: dict[str, str], right: str) -> float:
@@ -122,17 +116,6 @@ def _rotations(row: _Row) -> list[_Row]:
         index = str(int(row["index"]) + k * _ROTATION)
         versions.append({**row, **moved, "answer": answer, "index": index})
     return versions
-
-
-def _by_question(questions: Sequence[VisualQuestion], scores: Sequence[float]) -> list[list[float]]:
-    groups: dict[str, list[float]] = defaultdict(list)
-    for question, score in zip(questions, scores, strict=True):
-        groups[question.group].append(score)
-    return list(groups.values())
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

@@ -66,10 +66,11 @@ class Setting:
             seeds = SUITE_SEEDS[self.seed * 1000 :]
             return [*drawn(n, seeds, suite)], [*drawn(held, HELD_OUT, suite)]
         assert self.data is not None, "checked at the start"
-        questions: list[ScoredExample] = [
-            *read_benchmark(suite, self.data, n + held, self.seed, Style.REASONED)
-        ]
-        return questions[:n], questions[n:]
+        questions = read_benchmark(suite, self.data, n + held, self.seed, Style.REASONED)
+        # All versions of a question stay together.
+        groups = list(dict.fromkeys(q.group or q.id for q in questions))[:n]
+        measured = [q for q in questions if (q.group or q.id) in groups]
+        return [*measured], [*questions[len(measured) :]]
 
     def sampling(self, temperature: float) -> Sampling:
         """Of every answer; each example adds its number to the seed."""

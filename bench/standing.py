@@ -1,7 +1,8 @@
 """What one system's trials come to against edge-only's: speed, accuracy, communication, cost, as CoVSpec defines them.
 
     Spd.       tokens per second of decoding over edge-only's
-    Acc.       mean score, percent
+    Acc.       mean score, percent; of the first version of a question that has several
+    circular   share of the questions that are right in every version, percent; MMBench's
     Comm.      bytes in both directions for one answer, the picture left out
     Cost Red.  1 - cost / cost of edge-only, percent
 
@@ -102,7 +103,7 @@ def standing(
         "answer_spd": asdict(
             ratio_of_sums([t.total_s for t in baseline], [t.total_s for t in trials])
         ),
-        "acc": asdict(ratio_of_sums([t.score for t in trials], ones, 100)),
+        **_accuracies(trials),
         "comm_bytes": asdict(ratio_of_sums(comm, ones)),
         "comm_bytes_per_token": asdict(ratio_of_sums(comm, tokens)),
         "setup_bytes": sum(t.setup_bytes for t in trials) / len(trials),
@@ -131,6 +132,19 @@ def standing(
         "branch_hit_rate": sum(b.num_hits for b in branches) / grown if grown else None,
         "bytes_by_kind": bytes_by_kind(trials),
     }
+
+
+def _accuracies(trials: Sequence[Trial]) -> dict[str, Any]:
+    """`acc`, and `circular_acc`, which is None where no question has several versions."""
+    versions: dict[str, list[float]] = {}
+    for t in trials:
+        versions.setdefault(t.group or f"example {t.example}", []).append(t.score)
+    ones = [1.0] * len(versions)
+    plain, circular = (
+        asdict(ratio_of_sums([of(scores) for scores in versions.values()], ones, 100))
+        for of in (lambda scores: scores[0], min)
+    )
+    return {"acc": plain, "circular_acc": circular if len(versions) < len(trials) else None}
 
 
 def measured_s(trials: Sequence[Trial]) -> dict[int, float]:

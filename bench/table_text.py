@@ -48,10 +48,13 @@ def cells_of(standing: Mapping[str, Any], paper: PaperRow = NO_ROW) -> list[str]
     """One row's columns. A system that sends nothing has no Comm. and no Cost Red."""
     alone = not standing["comm_bytes"]["value"]
     cost, with_final = standing["cost_red"], standing["cost_red_with_final"]
+    acc, circular = _interval(standing["acc"], ".0f"), standing["circular_acc"]
+    if circular is not None:
+        acc += f", circular {_interval(circular, '.0f')}"
     return [
         _interval(standing["spd"], ".2f"),
         _printed(paper.spd, ".2f"),
-        _interval(standing["acc"], ".0f"),
+        acc,
         _printed(paper.acc, ".1f"),
         "–" if alone else f"{standing['comm_bytes']['value']:,.0f}",
         "–" if alone else f"{standing['comm_bytes_per_token']['value']:.1f}",

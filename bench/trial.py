@@ -47,9 +47,13 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One answer. prompt_len: the prompt in the target's tokens, visual ones included."""
+    """One answer. prompt_len: the prompt in the target's tokens, visual ones included.
+
+    group: what versions of one question have in common; empty for a question that has but one.
+    """
 
     example: int
+    group: str
     token_ids: tuple[int, ...]
     text: str
     score: float

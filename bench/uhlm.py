@@ -15,18 +15,19 @@ from .contest import Contestant
 from .systems import System
 
 
-class _Listener:
-    """A gate that is off and notes how uncertain each token is."""
+class Listener:
+    """A gate that is off and notes every token once, also one that was drafted ahead and is proposed later."""
 
     kind = GateKind.OFF
     max_gated = 1
 
     def __init__(self) -> None:
-        self.uncertainties: list[float] = []
+        self.tokens: list[DraftToken] = []
 
     def calls(self, token: DraftToken) -> bool:
         """Always."""
-        self.uncertainties.append(of_token(token))
+        if not any(token is known for known in self.tokens[-1:]):
+            self.tokens.append(token)
         return True
 
 
@@ -39,11 +40,11 @@ async def calibrate(
     uncertainties: list[float] = []
     rejected: list[bool] = []
     for number, example in enumerate(examples):
-        listener = _Listener()
+        listener = Listener()
         trial = await device.ask("calibration", ungated, number, example, sampling, listener)
         verdicts = [not r.all_accepted for r in trial.rounds if r.num_drafted]
         # The gate is not asked about the last token that an answer has room for.
-        verdicts = verdicts[: len(listener.uncertainties)]
-        uncertainties += listener.uncertainties
+        verdicts = verdicts[: len(listener.tokens)]
+        uncertainties += map(of_token, listener.tokens)
         rejected += verdicts
     return RejectionLine.fit(uncertainties, rejected)

@@ -28,8 +28,9 @@ from covspec.bench.replay import StepTimes, replay, step_times
 from covspec.bench.setting import Setting
 from covspec.bench.standing import ratio_of_sums, speedup, standing
 from covspec.bench.systems import ABLATIONS, ALL_TOKEN_ABLATIONS, SYSTEMS, System
+from covspec.bench.table_text import cells_of
 from covspec.bench.trial import RoundRecord, Trial
-from covspec.bench.uhlm import calibrate
+from covspec.bench.uhlm import Listener, calibrate
 from covspec.common.errors import InvalidRequest
 from covspec.common.link import LinkConfig
 from covspec.common.messages import Correction
@@ -37,6 +38,7 @@ from covspec.common.model import Model
 from covspec.common.sampling import Sampling
 from covspec.device import client
 from covspec.device.ask import AskMode, Question
+from covspec.device.draft_token import DraftToken
 from covspec.device.request import Request
 from covspec.device.selection import SelectorName
 from covspec.device.statistics import Statistics
@@ -67,6 +69,7 @@ def trial(rounds: tuple[RoundRecord, ...] = (ROUND,), **fields: Any) -> Trial:
     return Trial(
         **{
             "example": 0,
+            "group": "",
             "token_ids": (1, 2, 3, 4, 5, 6),
             "text": "",
             "score": 1.0,
@@ -153,6 +156,32 @@ def test_a_baseline_stands_at_one_and_saves_nothing() -> None:
     assert found["acc"]["value"] == 100.0 and found["equal_to_edge_only"] == 1.0
 
 
+def test_circular_accuracy_asks_for_every_version_of_a_question() -> None:
+    def found(groups: str, scores: str) -> dict[str, Any]:
+        answers = [
+            trial(example=i, group=g.strip("-"), score=float(s))
+            for i, (g, s) in enumerate(zip(groups, scores, strict=True))
+        ]
+        seconds = dict.fromkeys(range(len(answers)), 1.0)
+        return standing(
+            SYSTEMS["edge-only"],
+            answers,
+            answers,
+            480,
+            greedy=True,
+            seconds=seconds,
+            base_s=seconds,
+        )
+
+    three = found("aaabbccc", "11110011")
+    assert three["acc"]["value"] == pytest.approx(100 * 2 / 3)
+    assert three["circular_acc"]["value"] == pytest.approx(100 / 3)
+    assert "67 (0–100), circular 33 (0–100)" in cells_of(three)
+    alone = found("----", "1100")
+    assert (alone["acc"]["value"], alone["circular_acc"]) == (50, None)
+    assert cells_of(alone)[2] == "50 (0–100)"
+
+
 # The virtual clock
 
 
@@ -231,6 +260,7 @@ class Asked:
 
     text: str = "1 2 3"
     image_bytes: bytes = b""
+    group: str = ""
 
     def score(self, answer: str) -> float:
         return float(len(answer) > 0)
@@ -290,6 +320,14 @@ async def test_the_threshold_comes_from_the_edges_verdicts_on_held_out_examples(
     assert line == same and line.num_tokens > 20
     # Models that have nothing in common: most tokens are refused, whatever the draft thinks of them.
     assert 0.3 < line.intercept + line.slope * 0.5 <= 1
+
+
+def test_a_token_that_was_drafted_ahead_is_calibrated_on_once() -> None:
+    listener = Listener()
+    first, second = DraftToken(1), DraftToken(1)
+    for token in (first, first, second):
+        assert listener.calls(token)
+    assert [id(token) for token in listener.tokens] == [id(first), id(second)]
 
 
 # The document
