@@ -130,7 +130,7 @@ def run_cells(setting: Setting, systems: Mapping[str, System], console: Console)
             for name, temperature in TEMPERATURES.items():
                 with shaped(edge, setting.link, cores) as address:
                     cell = asyncio.run(
-                        _run_cell(
+                        run_cell(
                             setting, systems, model, address, suite, name,
                             setting.sampling(temperature), measured, held_out, console,
                         )
@@ -145,7 +145,7 @@ def run_cells(setting: Setting, systems: Mapping[str, System], console: Console)
     return Run(cells, wire, {"pinned": cores.pinned, "cores": len(cores.all)})
 
 
-async def _run_cell(
+async def run_cell(
     setting: Setting,
     systems: Mapping[str, System],
     model: Model,
@@ -157,6 +157,7 @@ async def _run_cell(
     held_out: list[ScoredExample],
     console: Console,
 ) -> Cell:
+    """One suite at one temperature, over the link or the edge at an address. held_out: to calibrate on."""
     link = setting.link
     told = {key: s.on_channel(link.bandwidth_hz, link.snr_db) for key, s in systems.items()}
     line = None

@@ -77,7 +77,7 @@ def command(
     name = file_name("table1", setting, quick)
     results = {
         "setting": setting.as_json() | run.where,
-        "cells": [_as_json(cell) for cell in cells],
+        "cells": [as_json(cell) for cell in cells],
         "wire_bytes_per_token": run.wire,
         "flags": {key: _flags(cells[0], key) for key in SYSTEMS},
     }
@@ -237,7 +237,8 @@ def plot(results: dict[str, Any], name: str) -> None:
     figure.savefig(RESULTS_DIR / f"{name}.png", dpi=130)
 
 
-def _as_json(cell: Cell) -> dict[str, Any]:
+def as_json(cell: Cell) -> dict[str, Any]:
+    """A cell as results have it."""
     return {
         "suite": cell.suite,
         "sampling": cell.sampling,

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edges import running_edge
 from fakes import HistoryModel
 from PIL import Image
+from rich.console import Console
 
-from covspec.bench import mmbench, mmmu, vqav2
+from covspec.bench import mmbench, mmmu, table1, vqav2
 from covspec.bench.benchmark import (
     BENCHMARKS,
     ScoredExample,
@@ -23,8 +25,11 @@ from covspec.bench.benchmark import (
     conclusion,
     read_benchmark,
 )
+from covspec.bench.setting import Setting, run_cell
 from covspec.bench.suite import examples
+from covspec.bench.systems import SYSTEMS
 from covspec.common.errors import InvalidRequest
+from covspec.common.loader import load_model
 
 
 def picture(colour: str, form: str = "PNG") -> bytes:
@@ -432,3 +437,44 @@ def test_a_test_set_without_answers_is_refused(tmp_path: Path) -> None:
     write_tsv(tmp_path / "MMBench_TEST_EN.tsv", rows, columns)
     with pytest.raises(InvalidRequest, match="no column answer: take a development set"):
         read_benchmark("mmbench", tmp_path)
+
+
+async def test_a_table_is_made_of_a_published_file(tmp_path: Path) -> None:
+    rows = [
+        {"index": f"{i + 1_000_000 * k}", "question": "Is there a square?", "A": a, "B": b,
+         "answer": "AB"[k], "image": str(i) if k else base64.b64encode(example.png).decode()}
+        for i, example in enumerate(examples(3))
+        for k, (a, b) in enumerate((("yes", "no"), ("no", "yes")))
+    ]  # fmt: skip
+    write_tsv(tmp_path / "MMBench_DEV_EN.tsv", rows)
+    setting = Setting(
+        ("mmbench",), tmp_path, num_examples=2, num_held_out=1, max_new_tokens=40, virtual=True
+    )
+    measured, held_out = setting.examples("mmbench")
+    assert [len(measured), len(held_out)] == [4, 2]
+    assert measured[0].group == measured[1].group != measured[2].group == measured[3].group
+    target, draft = (
+        load_model(f"scenes-{side}", quantization="none", num_threads=1)
+        for side in ("target", "draft")
+    )
+    systems = {key: SYSTEMS[key] for key in ("edge-only", "u-hlm", "covspec-exact")}
+    async with running_edge(target, schedule="off") as edge:
+        cell = await run_cell(
+            setting, systems, draft, f"127.0.0.1:{edge.port}", "mmbench", "sampled",
+            setting.sampling(1.0), measured, held_out, Console(quiet=True),
+        )  # fmt: skip
+    for key, found in cell.standings.items():
+        scores = [t.score for t in cell.trials[key]]
+        assert found["acc"]["value"] == 100 * (scores[0] + scores[2]) / 2
+        assert found["circular_acc"]["value"] == 100 * (min(scores[:2]) + min(scores[2:])) / 2
+        assert found["spd"]["value"] > 0
+    exact = cell.standings["covspec-exact"]
+    assert exact["equal_to_edge_only"] == 1
+    # Yes or no, and a question that is about the picture: the pair can tell.
+    assert cell.standings["edge-only"]["acc"]["value"] > 0
+    results = {
+        "setting": setting.as_json(), "cells": [table1.as_json(cell)], "wire_bytes_per_token": {},
+        "flags": {},
+    }  # fmt: skip
+    text = "\n".join(table1.markdown(results))
+    assert "**MMBench, T = 1**" in text and "circular" in text
