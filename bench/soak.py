@@ -1,8 +1,9 @@
 """`covspec bench soak`: clients that come, go, cancel, resume, break the rules and get killed, for as long as you like.
 
-One edge-server with a table model, many clients that speak the real protocol. Every answer, finished or not, is
-compared with what the table and the seed say it must be, so that a lost, doubled or foreign token shows. At the end
-nothing may be left behind: memory flat after the warm-up, every row free again, every connection closed.
+One edge-server with a table model, or with the embedded target and pictures, and many clients that speak the real
+protocol. Every answer, finished or not, is compared with what its question and its seed say it must be, so that a lost,
+doubled or foreign token shows. At the end nothing may be left behind: memory flat after the warm-up, every row free
+again, every connection closed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,27 +24,15 @@ import numpy as np
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..common.accept import coupled_token, distribution, float16_row, greedy_token
-from ..common.errors import CovspecError
-from ..common.messages import (
-    Cancel,
-    Correction,
-    Draft,
-    Finish,
-    Mode,
-    Open,
-    Opened,
-    Resume,
-    Verdict,
-)
+from ..common.errors import CovspecError, InvalidRequest
+from ..common.messages import Cancel, Draft, Mode, Open, Opened, Resume, Verdict
 from ..common.sampling import Sampling
-from ..common.table import TableModel, load_table, word_tokenizer
+from ..common.table import PREFIX
 from ..device.edge_link import DecodeStream, EdgeLink
 from .processes import running_edge
-from .report import at_least, below, console_for, finish
+from .report import Json, at_least, below, console_for, finish
+from .soak_questions import Questions, SceneQuestions, TableQuestions, edge_only
 
-VOCAB = 512
-MODEL = f"table:target-{VOCAB}"
 CLIENTS = 24
 #: Rows of the edge, fewer than there are clients: some wait in the queue all the time.
 ROWS = 16
@@ -54,8 +43,19 @@ MIN_GROWTH_S = 600.0
 IDLE_TIMEOUT_S = 15
 #: Pause between two clients of their own process, whose start takes a second of a processor.
 KILL_EVERY_S = 10.0
+VICTIM = (sys.executable, "-m", "covspec.bench.soak")
 #: What a client may do, and how often in 100.
-ACTS = {"finish": 48, "resume": 10, "edge-only": 20, "cancel": 10, "silent": 2, "rude": 10}
+ACTS = {
+    "finish": 46,
+    "resume": 10,
+    "edge-only": 20,
+    "cancel": 10,
+    "silent": 2,
+    "rude": 10,
+    "broken picture": 2,
+}
+#: Those that end in an error, and in which.
+ERRORS = {"rude": "OutOfOrder", "silent": "IdleTimeout", "broken picture": "InvalidImage"}
 
 
 @dataclass(slots=True)
@@ -70,16 +70,23 @@ class Tally:
 
 
 def command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
     quick: Annotated[bool, typer.Option("--quick", help="40 seconds.")] = False,
     minutes: Annotated[float, typer.Option(help="How long.")] = 30.0,
+    model: Annotated[
+        str, typer.Option(help="table:target-V, or scenes: the embedded target, with pictures.")
+    ] = "table:target-512",
 ) -> None:
     """Clients that come, go, cancel, resume and get killed: memory flat, no lost token, no leaked session."""
     seconds = 40.0 if quick else 60 * minutes
     console = console_for(json)
+    questions = _questions(model)
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    args = ("--model", MODEL, "--max-num-seqs", str(ROWS), "--idle-timeout-s", str(IDLE_TIMEOUT_S))
-    with running_edge(*args) as edge, Progress(*columns, console=console) as progress:
+    limits = ("--max-num-seqs", str(ROWS), "--idle-timeout-s", str(IDLE_TIMEOUT_S))
+    with (
+        running_edge(*questions.edge_args, *limits) as edge,
+        Progress(*columns, console=console) as progress,
+    ):
         task = progress.add_task("soaking", total=seconds)
 
         def advance(elapsed: float, tally: Tally, memory: int) -> None:
@@ -90,9 +97,9 @@ def command(
                 f"{tally.wrong_answers} wrong, {memory / 1e6:.0f} MB",
             )
 
-        soak = Soak(edge.address, edge.pid, seconds, advance)
+        soak = Soak(questions, edge.address, edge.pid, seconds, advance)
         asyncio.run(soak.run())
-    results = soak.results()
+    results = {"model": model, **soak.results()}
     console.print(results)
     bars = []
     if seconds >= MIN_GROWTH_S:
@@ -100,7 +107,7 @@ def command(
             below("growth of memory after the warm-up, MB/h", results["growth_mb_per_h"], 20.0)
         )
     finish(
-        "soak",
+        "soak" if model.startswith(PREFIX) else "soak-scenes",
         results,
         [
             at_least("finished answers", results["finished"], 1),
@@ -115,16 +122,25 @@ def command(
     )
 
 
+def _questions(model: str) -> Questions:
+    if model.startswith(PREFIX):
+        return TableQuestions(model)
+    if model == "scenes":
+        return SceneQuestions()
+    raise InvalidRequest(f"--model must be scenes or a table such as table:target-512, not {model}")
+
+
 class Soak:
     """A fleet of misbehaving clients against one edge."""
 
-    def __init__(self, address: str, pid: int, seconds: float, advance: Any) -> None:
+    def __init__(
+        self, questions: Questions, address: str, pid: int, seconds: float, advance: Any
+    ) -> None:
+        self._questions = questions
         self._address = address
         self._pid = pid
         self._seconds = seconds
         self._advance = advance
-        self._model: TableModel = load_table(MODEL)
-        self._fingerprint = word_tokenizer(VOCAB).fingerprint
         self.tally = Tally()
         self.memory: list[tuple[float, int]] = []
         self.leaked_rows = self.leaked_files = 0
@@ -178,7 +194,8 @@ class Soak:
 
     async def _client(self, number: int, stopping: asyncio.Event) -> None:
         rng = np.random.default_rng([7, number])
-        names, weights = list(ACTS), np.array(list(ACTS.values()), float)
+        acts = {a: n for a, n in ACTS.items() if a != "broken picture" or self._questions.pictures}
+        names, weights = list(acts), np.array(list(acts.values()), float)
         while not stopping.is_set():
             act = str(rng.choice(names, p=weights / weights.sum()))
             self.tally.acts[act] += 1
@@ -186,13 +203,15 @@ class Soak:
                 async with EdgeLink(self._address, timeout_s=60) as link:
                     await self._act(act, link, rng)
             except CovspecError as error:
-                expected = {"rude": "OutOfOrder", "silent": "IdleTimeout"}.get(act)
-                if type(error).__name__ != expected:
+                if type(error).__name__ != ERRORS.get(act):
                     self.tally.errors[f"{act}: {type(error).__name__}: {error}"] += 1
 
     async def _act(self, act: str, link: EdgeLink, rng: np.random.Generator) -> None:
-        message = self._open(rng, Mode.EDGE_ONLY if act == "edge-only" else Mode.SPECULATIVE)
-        truth = self._truth(message)
+        message, truth = self._questions.draw(rng)
+        if act == "edge-only":
+            message = edge_only(message)
+        if act == "broken picture":
+            message = replace(message, image=message.image[: len(message.image) // 2])
         whole = act in ("finish", "edge-only")
         stop_after = len(truth) if whole else int(rng.integers(1, len(truth) + 1))
         async with link.decode() as stream:
@@ -243,7 +262,7 @@ class Soak:
         while len(ids) < stop_after:
             k = int(rng.integers(0, min(9, len(truth) - len(ids))))
             draft = [
-                t if rng.random() < 0.75 else int(rng.integers(VOCAB))
+                t if rng.random() < 0.75 else int(rng.integers(self._questions.vocab_size))
                 for t in truth[len(ids) : len(ids) + k]
             ]
             await stream.send(Draft(round_, len(ids), tuple(draft)))
@@ -252,7 +271,7 @@ class Soak:
             ids += draft[: verdict.num_accepted]
             ids += [] if verdict.token_id is None else [verdict.token_id]
             round_ += 1
-            if verdict.finish is Finish.LENGTH:
+            if verdict.finish is not None:
                 break
         return ids, round_
 
@@ -261,7 +280,7 @@ class Soak:
             case "cancel":
                 await stream.send(Cancel("enough"))
             case "rude":
-                await stream.send(Draft(1 << 20, committed, (VOCAB + 1,)))
+                await stream.send(Draft(1 << 20, committed, (1,)))
                 await stream.receive()
             case "silent":
                 await stream.receive()
@@ -270,7 +289,7 @@ class Soak:
         """Starts clients of their own process and kills them mid-answer."""
         while not stopping.is_set():
             process = subprocess.Popen(
-                [sys.executable, "-m", "covspec.bench.soak", self._address],
+                [*VICTIM, self._address, self._questions.fingerprint.hex()],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
@@ -292,36 +311,12 @@ class Soak:
             try:
                 for _ in range(ROWS):
                     stream = await stack.enter_async_context(link.decode())
-                    await stream.send(self._open(rng, Mode.SPECULATIVE))
+                    await stream.send(self._questions.draw(rng)[0])
                     await stream.receive()
                     opened += 1
             except CovspecError as error:
                 self.tally.errors[f"at the end: {error}"] += 1
         return ROWS - opened
-
-    def _open(self, rng: np.random.Generator, mode: Mode) -> Open:
-        sampling = Sampling(
-            float(rng.choice([0.0, 0.8])),
-            seed=int(rng.integers(1 << 62)),
-            max_new_tokens=int(rng.integers(1, 200)),
-            ignore_stop=True,
-        )
-        prompt = tuple(int(t) for t in rng.integers(0, VOCAB, int(rng.integers(1, 60))))
-        return Open(prompt, sampling, self._fingerprint, mode=mode, correction=Correction.COUPLED)
-
-    def _truth(self, message: Open) -> list[int]:
-        """What this session must say: the greedy or coupled picks of the table, one after the other."""
-        ids: list[int] = []
-        last, sampling = message.prompt_ids[-1], message.sampling
-        for position in range(sampling.max_new_tokens):
-            logits = self._model.embed_tokens([last])[0]
-            if sampling.greedy:
-                last = greedy_token(logits)
-            else:
-                p = distribution(float16_row(logits), sampling)
-                last = coupled_token(p, sampling.seed, position)
-            ids.append(last)
-        return ids
 
     async def _settled_files(self) -> int:
         """Files and connections that the server has open once those that are closed by now are gone."""
@@ -349,10 +344,10 @@ def open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-async def _victim(address: str) -> None:
+async def _victim(address: str, fingerprint: bytes) -> None:
     """A client that says a line when it is in the middle of an answer, and goes on until it is killed."""
     sampling = Sampling(max_new_tokens=1 << 20, ignore_stop=True)
-    message = Open((1, 2), sampling, word_tokenizer(VOCAB).fingerprint, mode=Mode.EDGE_ONLY)
+    message = edge_only(Open((1, 2), sampling, fingerprint))
     async with EdgeLink(address, timeout_s=60) as link, link.decode() as stream:
         await stream.send(message)
         for i in range(1 << 20):
@@ -362,4 +357,4 @@ async def _victim(address: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_victim(sys.argv[1]))
+    asyncio.run(_victim(sys.argv[1], bytes.fromhex(sys.argv[2])))

@@ -9,18 +9,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from edges import drive, edge_only, running_edge
+from edges import Faulty, edge_only, raw_stream, running_edge
 
 from covspec.bench.suite import Example, examples
+from covspec.common.accept import distribution, draw
 from covspec.common.loader import load_model
-from covspec.common.messages import Correction, Mode, Open
+from covspec.common.messages import Candidate, Correction, Draft, Mode, Open, Verdict
 from covspec.common.model import Model, Step
+from covspec.common.noise import Stream, uniform
 from covspec.common.sampling import Sampling
 
 SESSIONS = 16
+#: Rounds of many sessions that kept different lengths of their drafts.
+UNEQUAL_ROUNDS = [60, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+#: Of coupled sessions, and of those whose acceptance and correction are to be open at every token.
+TEMPERATURES = ((0.3, 0.7, 1.0, 1.5), (3.0, 5.0, 8.0))
+MODES = (
+    Correction.COUPLED,
+    Correction.LOGITS,
+    Correction.COUPLED,
+    Correction.CANDIDATES,
+    Correction.COUPLED,
+    Correction.EDGE,
+    Correction.COUPLED,
+    Correction.TOPK,
+)
 
 
 @pytest.fixture(scope="module", params=["none", "int8-weight-only"])
@@ -29,20 +46,20 @@ def target(request: pytest.FixtureRequest) -> Iterator[Model]:
 
 
 def openings(model: Model, asked: list[Example]) -> list[Open]:
-    """Sessions that share nothing: greedy and coupled, seeds, temperatures, top-k, top-p, lengths."""
+    """Sessions that share nothing: greedy and sampled, seeds, temperatures, top-k, top-p, lengths, corrections."""
     rng = np.random.default_rng(4)
     made = []
     for i, example in enumerate(asked):
         request = example.request(model)
-        sampling = Sampling(max_new_tokens=int(rng.integers(8, 90)))
-        if i % 2:
+        sampling = Sampling(max_new_tokens=int(rng.integers(40, 90)), ignore_stop=i % 4 != 3)
+        if i % 4:
             sampling = replace(
                 sampling,
-                temperature=float(rng.choice([0.3, 0.7, 1.0, 1.5])),
+                temperature=float(rng.choice(TEMPERATURES[i % 2])),
                 top_k=int(rng.choice([0, 5, 50])),
                 top_p=float(rng.choice([1.0, 0.9, 0.5])),
+                # As a device does that was given no seed.
                 seed=int(rng.integers(1 << 62)),
-                ignore_stop=bool(i % 4 == 1),
             )
         made.append(
             Open(
@@ -51,48 +68,118 @@ def openings(model: Model, asked: list[Example]) -> list[Open]:
                 model.tokenizer.fingerprint,
                 image=example.png,
                 image_position=request.prompt.image_position,
-                correction=Correction.COUPLED,
+                correction=MODES[i % len(MODES)],
             )
         )
     return made
 
 
-def test_sixteen_sessions_at_once_say_what_each_says_alone(target: Model) -> None:
-    asyncio.run(_sixteen(target))
+class Watched(Faulty):
+    """Sees which rows share a forward pass, and how much of the last one each of them kept."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.batches: list[int] = []
+        self.unequal = 0
+        self._starts: dict[int, int] = {}
+
+    def before(self, steps: list[Step]) -> None:
+        rounds = [step for step in steps if step.num_logits]
+        kept = {s.start - self._starts[s.row] for s in rounds if s.row in self._starts}
+        self.batches.append(len(rounds))
+        self.unequal += len(kept) > 2
+        self._starts = {step.row: step.start for step in rounds}
 
 
-async def _sixteen(target: Model) -> None:
+@pytest.mark.parametrize("num_rounds", UNEQUAL_ROUNDS)
+def test_sixteen_sessions_at_once_say_what_each_says_alone(target: Model, num_rounds: int) -> None:
+    asyncio.run(_sixteen(target, num_rounds))
+
+
+async def _sixteen(target: Model, num_rounds: int) -> None:
     messages = openings(target, examples(SESSIONS))
-    config = {"max_num_seqs": SESSIONS, "max_model_len": 384, "batching": "rounds"}
-    async with running_edge(target, **config) as edge:
-        solo = [await edge_only(edge.address, replace(m, mode=Mode.EDGE_ONLY)) for m in messages]
+    model = Watched(target)
+    # Everybody waits for everybody, however busy the machine is: the batches are the same every time.
+    config: dict[str, Any] = {"max_num_seqs": SESSIONS, "max_model_len": 384}
+    config |= {"batching": "rounds", "round_deadline_s": 60.0}
+    async with running_edge(model, **config) as edge:
+        texts = [await edge_only(edge.address, replace(m, mode=Mode.EDGE_ONLY)) for m in messages]
+        assert len({tuple(text[:8]) for text in texts}) > SESSIONS / 2, "they say different things"
+        while model.unequal < num_rounds:
+            seeds = [model.unequal * SESSIONS + i for i in range(SESSIONS)]
+            asked = list(zip(messages, texts, seeds, strict=True))
+            alone = [await play(edge.address, target, *each) for each in asked]
+            model.batches.clear()
+            crowd = await asyncio.gather(*(play(edge.address, target, *each) for each in asked))
+            assert max(model.batches) == SESSIONS, "they share batches"
+            assert [verdicts for _, verdicts in crowd] == [verdicts for _, verdicts in alone]
+            for message, text, (ids, _) in zip(messages, texts, crowd, strict=True):
+                if message.sampling.greedy or message.correction is Correction.COUPLED:
+                    assert ids == text
         assert edge.engine is not None
-        rounds_before = edge.engine.batcher.totals.rounds
-        for seed in range(2):
-            # Forced unequal acceptance: each session's drafts are right up to a random place.
-            crowd = await asyncio.gather(
-                *(
-                    drive(edge.address, message, drafts_of(truth, seed * 100 + i))
-                    for i, (message, truth) in enumerate(zip(messages, solo, strict=True))
-                )
-            )
-            assert crowd == solo
-        totals = edge.engine.batcher.totals
-        assert totals.rounds - rounds_before >= 200
-        assert max(totals.batch_sizes) >= 8, "sessions did share batches"
-        assert edge.engine.admission.num_taken == 0 or edge.engine.sessions
+        async with asyncio.timeout(10):
+            while edge.engine.admission.num_taken or edge.engine.sessions:
+                await asyncio.sleep(0.01)
 
 
-def drafts_of(truth: list[int], seed: int):  # type: ignore[no-untyped-def]
-    """Drafts of 0 to 8 tokens of which a random number, from the front, is right."""
+async def play(
+    address: str, target: Model, message: Open, text: list[int], seed: int
+) -> tuple[list[int], list[Verdict]]:
+    """A session whose drafts are right up to a random place: its tokens, and the verdicts but for their times.
+
+    text: what a draft guesses from; the answer itself where that is known beforehand.
+    """
     rng = np.random.default_rng(seed)
+    ids, verdicts = list[int](), list[Verdict]()
+    drawn: int | None = None
+    async with raw_stream(address) as raw:
+        opened = await raw.open(message)
+        stops = frozenset() if message.sampling.ignore_stop else opened.stop_ids
+        while True:
+            room = message.sampling.max_new_tokens - len(ids)
+            ahead = text[len(ids) : len(ids) + min(int(rng.integers(0, 9)), room)]
+            right = int(rng.integers(0, len(ahead) + 1))
+            vocab = target.vocab_size
+            drafted = tuple(t if i < right else (t + 1) % vocab for i, t in enumerate(ahead))
+            draft = Draft(len(verdicts), len(ids), drafted, correction=drawn)
+            verdict = await raw.round(evidence(draft, message, vocab))
+            ids += drafted[: verdict.num_accepted]
+            drawn = correction(verdict, message.sampling, len(ids))
+            verdicts.append(comparable(verdict))
+            ids += [t for t in (verdict.token_id, drawn) if t is not None]
+            if verdict.finish is not None or drawn in stops:
+                return ids, verdicts
 
-    def drafts(ids: list[int]) -> list[int]:
-        ahead = truth[len(ids) : len(ids) + int(rng.integers(0, 9))]
-        right = int(rng.integers(0, len(ahead) + 1))
-        return [t if i < right else (t + 1) % 300 for i, t in enumerate(ahead)]
 
-    return drafts
+def correction(verdict: Verdict, sampling: Sampling, position: int) -> int | None:
+    """What is left to the device: a draw from the row that it got, or one of the candidates."""
+    if verdict.row is not None:
+        p = distribution(verdict.row, sampling)
+        return draw(p, uniform(sampling.seed, position, Stream.CORRECT))
+    return verdict.candidates[-1].token_id if verdict.candidates else None
+
+
+def comparable(verdict: Verdict) -> Verdict:
+    """Without times, and without probabilities, whose last bit may depend on the shape of a batch."""
+    ids = tuple(Candidate(c.token_id, 0.0) for c in verdict.candidates)
+    return replace(verdict, queue_s=0, verify_s=0, batch_size=1, row=None, candidates=ids)
+
+
+def evidence(draft: Draft, message: Open, vocab: int) -> Draft:
+    """The draft with what its correction mode wants to know of each token."""
+    k = len(draft.token_ids)
+    if k == 0 or message.sampling.greedy or message.correction is Correction.COUPLED:
+        return draft
+    draft = replace(draft, logprobs=np.full(k, -2, np.float16))
+    if message.correction is Correction.EDGE:
+        rows = np.full((k, vocab), -6, np.float16)
+        rows[np.arange(k), draft.token_ids] = 0
+        return replace(draft, rows=rows)
+    if message.correction is Correction.TOPK:
+        entries = [[t, (t + 1) % vocab, (t + 2) % vocab] for t in draft.token_ids]
+        probs = np.tile(np.array([0.5, 0.25, 0.25], np.float16), (k, 1))
+        return replace(draft, rows=probs, row_ids=np.array(entries, np.uint32))
+    return draft
 
 
 def test_a_rolled_back_row_gives_the_logits_of_a_fresh_one(target: Model) -> None:

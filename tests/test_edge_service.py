@@ -468,7 +468,7 @@ async def test_a_silent_client_is_closed_and_its_memory_is_free() -> None:
         await until(lambda: edge.engine.admission.num_taken == 0)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("how", ["cancel", "half-close", "message", "channel"])
+@pytest.mark.parametrize("how", ["cancel", "mid-answer", "half-close", "message", "channel"])
 async def test_a_client_that_leaves_gives_its_row_back(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -477,9 +477,14 @@ async def test_a_client_that_leaves_gives_its_row_back(
         assert edge.engine is not None
         for _ in range(3):
             async with raw_stream(edge.address) as raw:
-                await raw.open(opening(model))
-                await raw.round(Draft(0, 0, (1,)))
-                if how == "cancel":
+                if how == "mid-answer":
+                    sampling = Sampling(max_new_tokens=4000, ignore_stop=True)
+                    await raw.open(opening(model, mode=Mode.EDGE_ONLY, sampling=sampling))
+                    assert isinstance(await raw.read(), Verdict)
+                else:
+                    await raw.open(opening(model))
+                    await raw.round(Draft(0, 0, (1,)))
+                if how in ("cancel", "mid-answer"):
                     raw.call.cancel()
                 elif how == "half-close":
                     await raw.call.done_writing()
@@ -501,10 +506,13 @@ class Slow(Faulty):
         import threading
 
         self.gate = threading.Event()
+        self.waiting = False
 
     def before(self, steps: list[Step]) -> None:
         if any(step.num_logits for step in steps):
+            self.waiting = True
             assert self.gate.wait(10)
+            self.waiting = False
 
 
 async def test_cancelled_clients_never_reach_the_model() -> None:
@@ -530,6 +538,23 @@ async def test_cancelled_clients_never_reach_the_model() -> None:
         assert isinstance(await first.read(), Verdict)
         await first.round(replace(DRAFT, round=1, committed_len=_committed(edge)))
         assert model.num_forwards <= forwards + 2
+
+
+async def test_a_row_is_free_again_when_the_step_that_writes_into_it_has_ended() -> None:
+    model = Slow(table())
+    model.gate.set()
+    async with running_edge(model, max_num_seqs=1) as edge, raw_stream(edge.address) as raw:
+        assert edge.engine is not None
+        admission, batcher = edge.engine.admission, edge.engine.batcher
+        await raw.open(opening(table()))
+        model.gate.clear()
+        await raw.send(DRAFT)
+        await until(lambda: model.waiting and batcher.num_queued == 0)
+        raw.call.cancel()
+        await until(lambda: not edge.engine.sessions)  # type: ignore[union-attr]
+        assert admission.num_taken == 1
+        model.gate.set()
+        await until(lambda: admission.num_taken == 0)
 
 
 def _committed(edge: EdgeServer) -> int:

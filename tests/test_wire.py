@@ -249,6 +249,12 @@ F16 = pb.ENCODING_FLOAT16
         (_draft(token_ids=[1], row_ids=[1]), "row_ids"),
         (_draft(snr_half_db=121), "snr_half_db"),
         (_draft(snr_half_db=-121), "snr_half_db"),
+        (
+            _draft(token_ids=[1], rows=f16(*[0.0] * 1025), encoding=F16, row_ids=range(1025)),
+            "row_ids: at most 1024",
+        ),
+        (_open(model="x" * 513), "model"),
+        (_open(model="€" * 171), "model"),
         (_open(tokenizer_fingerprint=b"short"), "tokenizer_fingerprint"),
         (_open(image=b""), "image"),
         (_open(image_position=None), "image"),
