@@ -2,7 +2,7 @@
 
 import os
 
-# Before gRPC is imported: its core writes log lines of its own to stderr, between an answer and its statistics.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Before gRPC is imported: its core writes log lines of its own to stderr, beside the one line that says what is wrong.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __version__ = "0.1.0"

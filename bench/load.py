@@ -55,8 +55,9 @@ class Plan:
             ("--drain-s", self.drain_s, 0, math.inf),
             ("--inject-failures", self.spoiled, 0, 1),
         ):
-            if not low <= value <= high:
-                raise InvalidRequest(f"{flag} must be {low} … {high}, not {value}")
+            if not (low <= value <= high and math.isfinite(value)):
+                most = f"… {high}" if math.isfinite(high) else "or more, and finite"
+                raise InvalidRequest(f"{flag} must be {low} {most}, not {value}")
         if not self.request_rate > 0:
             raise InvalidRequest(f"--request-rate must be positive or inf, not {self.request_rate}")
         if not (self.num_prompts or self.duration_s or self.arrivals):

@@ -23,14 +23,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ..common.errors import InvalidRequest
 from ..common.link import LinkConfig
 from ..device.profile import BUILT_IN, Mix, Profile
 from .load import Plan
 from .load_run import Crowd, run_load
 from .load_sweep import knee
-from .processes import Edge, running_edge
+from .processes import Edge, resident_bytes, running_edge
 from .report import Bar, Json, at_least, below, between, console_for, finish
-from .soak import resident_bytes
 from .trace import TRACE
 
 TABLE = "table:target-512"
@@ -68,6 +68,8 @@ def command(
         "failures": _failures,
         "killed": _killed,
     }
+    if only not in ("", *cases):
+        raise InvalidRequest(f"--only must be one of {', '.join(cases)}, not {only!r}")
     results: dict[str, Any] = {}
     bars: list[Bar] = []
     for name, case in cases.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import resource
 import signal
@@ -32,7 +33,7 @@ from ..device.script import RecordedScripts, Scripts, TableScripts
 from .load import Load, LoadLog, Plan
 from .load_progress import LoadProgress
 from .load_report import load_results
-from .soak import resident_bytes
+from .processes import resident_bytes
 
 #: What ends a load early, with a report.
 _STOPS = signal.SIGINT, signal.SIGTERM
@@ -51,6 +52,18 @@ class Crowd:
     real_drafts: int = 0
     draft_model: str = ""
     access: Access = LOCAL
+
+    def __post_init__(self) -> None:
+        if self.connections < 0:
+            raise InvalidRequest(f"--connections must be 0 or more, not {self.connections}")
+        if not 0 <= self.real_drafts <= len(self.profiles):
+            raise InvalidRequest(
+                f"--real-drafts must be 0 … {len(self.profiles)}, the number of devices, not {self.real_drafts}"
+            )
+        if not 0 < self.timeout_s < math.inf:
+            raise InvalidRequest(
+                f"--timeout-s must be a positive number of seconds, not {self.timeout_s}"
+            )
 
 
 @dataclass(slots=True)
@@ -187,12 +200,9 @@ def make_scripts(info: ModelInfo, crowd: Crowd, seed: int) -> Scripts:
 
 
 def _real_drafts(crowd: Crowd) -> list[Model]:
-    if crowd.real_drafts > len(crowd.profiles):
-        raise InvalidRequest("--real-drafts must not be more than --num-clients")
-    count = range(crowd.real_drafts)
     return [
         load_model(crowd.draft_model, quantization="none", num_threads=1, independent_rows=False)
-        for _ in count
+        for _ in range(crowd.real_drafts)
     ]
 
 

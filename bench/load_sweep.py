@@ -9,7 +9,7 @@ exact                   of the uplink
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,26 +67,31 @@ def parse_variants(spec: str) -> list[str]:
 
 
 def run_sweep(
-    sizes: list[int],
+    crowds: Mapping[int, Crowd],
     names: list[str],
     model: str,
     edge_args: list[str],
-    crowd: Callable[[int], Crowd],
     plan: Plan,
+    objectives: dict[str, float],
     console: Console | None,
 ) -> dict[str, Any]:
-    """Results by variant. crowd: devices by their number."""
+    """Results by variant. crowds: by their size. objectives: as of `run_load`."""
     out: dict[str, Any] = {}
+    sizes = list(crowds)
     for name in names:
         variant, runs = VARIANTS[name], {}
-        for size in sizes:
+        for size, crowd in crowds.items():
             if console is not None:
                 console.rule(f"{name}, {size} devices")
             args = (*variant.edge_args, "--max-num-seqs", str(size), *edge_args)
             with running_edge("--model", model, *args) as edge:
-                asked = _planned(crowd(size)) if variant.planned else crowd(size)
                 runs[size], _ = run_load(
-                    edge.address, asked, plan, edge_pid=edge.pid, console=console
+                    edge.address,
+                    _planned(crowd) if variant.planned else crowd,
+                    plan,
+                    objectives=objectives,
+                    edge_pid=edge.pid,
+                    console=console,
                 )
             if runs[size]["interrupted"]:
                 return {"sizes": sizes, "variants": out | {name: variant_results(runs)}}

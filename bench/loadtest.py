@@ -150,7 +150,8 @@ def command(
         raise InvalidRequest(f"--num-clients must be at least 1, not {num_clients}")
     objectives = parse_objectives(goodput or [])
     settings = {
-        name: str(value) if isinstance(value, Path) else value
+        # JSON knows no infinite rate.
+        name: str(value) if isinstance(value, Path) or value == math.inf else value
         for name, value in context.params.items()
         if value not in (None, "", []) and name != "api_key"
     }
@@ -158,6 +159,9 @@ def command(
     access = Access(identity, api_key, insecure)
     if edge:
         access.check(check_target(edge))
+        if sweep or edge_args:
+            flag = "--sweep" if sweep else "--edge-args"
+            raise InvalidRequest(f"{flag} is about edges that are started: leave out --edge")
 
     def crowd(count: int) -> Crowd:
         profiles = mix.draw(count, seed)
@@ -172,17 +176,16 @@ def command(
     if uplink_bandwidth_hz:
         args += ["--uplink-bandwidth-hz", str(uplink_bandwidth_hz)]
     if sweep:
-        if edge:
-            raise InvalidRequest("--sweep starts edges of its own: leave out --edge")
-        sizes, names = parse_sweep(sweep), parse_variants(variants)
-        swept = run_sweep(sizes, names, model, args, crowd, plan, console)
+        crowds = {size: crowd(size) for size in parse_sweep(sweep)}
+        swept = run_sweep(crowds, parse_variants(variants), model, args, plan, objectives, console)
         _end_sweep(swept, began_at, settings, result_dir, json)
         return
 
+    devices = crowd(num_clients)
     with edge_for(edge, model, num_clients, args) as serving:
         results, info = run_load(
             serving.address,
-            crowd(num_clients),
+            devices,
             plan,
             objectives=objectives,
             edge_pid=serving.pid or None,
@@ -256,7 +259,8 @@ def read_report(path: Path) -> dict[str, Any]:
     try:
         report = json_.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidRequest(f"cannot read {path}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidRequest(f"cannot read {path}: {why}") from error
     if not isinstance(report, dict) or report.get("kind") != "loadtest":
         raise InvalidRequest(f"{path} is not the report of a load test")
     return report

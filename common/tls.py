@@ -94,7 +94,7 @@ class Tls:
         except ssl.SSLError as error:
             reason = _reason(error)
             if "wrong version number" in reason or "record layer failure" in reason:
-                return "it does not speak TLS"
+                return "it does not speak TLS: leave out --tls and --ssl-ca-certs"
             return self._refused() if "alert" in reason else reason
         except ConnectionResetError:
             return "it closed the connection during the handshake: it may not speak TLS"

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from covspec.bench import cli
 from covspec.bench.load_run import cpu_seconds
+from covspec.common.errors import InvalidRequest
 
 COMMAND = [sys.executable, "-m", "covspec.bench.cli", "loadtest", "--model", "table:target-64"]
 KEY = "not-for-reports"
@@ -51,7 +52,7 @@ def test_a_load_its_report_and_its_failures(tmp_path: Path) -> None:
     assert "INVALID_ARGUMENT" in shown and "tokens/s" in shown
     written = sorted(tmp_path.iterdir())
     assert [path.suffix for path in written] == [".html", ".json"]
-    assert json.loads(written[1].read_text()) == report
+    assert json.loads(written[1].read_text(), parse_constant=pytest.fail) == report
     same = [str(written[1])] * 2
     result = CliRunner().invoke(cli.app, ["loadtest", "compare", *same])
     assert result.exit_code == 0 and "goodput, tokens/s" in result.output
@@ -65,10 +66,18 @@ def test_what_is_wrong_with_a_load_is_said_before_an_edge_is_started() -> None:
         (["--num-clients", "0"], "--num-clients must be at least 1"),
         (["--edge", "here"], "--edge must be HOST:PORT"),
         (["--edge", "10.0.0.7:50051"], "unencrypted: say --tls"),
+        (["--edge", "127.0.0.1:1", "--sweep", "clients=1"], "leave out --edge"),
+        (["--edge", "127.0.0.1:1", "--edge-args", "--batching rounds"], "leave out --edge"),
+        (["--connections", "-1"], "--connections must be 0 or more"),
+        (["--real-drafts", "17"], "--real-drafts must be 0 … 16"),
+        (["--sweep", "clients=1,2", "--real-drafts", "2"], "--real-drafts must be 0 … 1"),
+        (["--timeout-s", "0"], "--timeout-s must be a positive"),
+        (["--duration", "inf"], "--duration must be 0 or more, and finite"),
+        (["--uplink-bandwidth-hz", "-1"], "--bandwidth-hz must be"),
         (["compare", "a.json", "b.json"], "cannot read a.json"),
     ):
         result = CliRunner().invoke(cli.app, ["loadtest", *args])
-        assert result.exit_code != 0 and complaint in str(result.exception)
+        assert isinstance(result.exception, InvalidRequest) and complaint in str(result.exception)
 
 
 def test_ctrl_c_gives_a_partial_report_and_leaves_nothing_running() -> None:
@@ -77,6 +86,7 @@ def test_ctrl_c_gives_a_partial_report_and_leaves_nothing_running() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        start_new_session=True,
     )
 
     def wait_for(condition: Callable[[], bool]) -> None:
@@ -90,10 +100,10 @@ def test_ctrl_c_gives_a_partial_report_and_leaves_nothing_running() -> None:
     before_s = cpu_seconds(edge)
     # That is some hundred rounds, and so a few answers.
     wait_for(lambda: cpu_seconds(edge) > before_s + 0.3)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the edge hears it as well
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 130
-    results = json.loads(output)["results"]
+    results = json.loads(output, parse_constant=pytest.fail)["results"]
     assert results["interrupted"] and 0 < results["duration_s"] < 30
     assert results["requests"]["completed"] > 0 and results["failures"] == {}
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)

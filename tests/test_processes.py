@@ -53,6 +53,16 @@ def test_an_edge_that_cannot_start_says_why() -> None:
         pytest.fail("it is not ready")
 
 
+def test_a_taken_port_is_one_line() -> None:
+    with running_edge(*TARGET) as edge:
+        port = edge.address.rpartition(":")[2]
+        command = [sys.executable, "-m", "covspec.edge.server", *TARGET, "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"error: cannot listen on {edge.address}: the port is taken")
+    assert done.stderr.count("\n") == 1
+
+
 def test_an_edge_that_takes_too_long_is_stopped() -> None:
     with (
         pytest.raises(EdgeUnavailable, match="was not ready after"),
