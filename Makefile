@@ -30,9 +30,10 @@ demo: $(STAMP) ## Start an edge, ask it about a picture, and show what speculati
 test: $(STAMP) ## Run the tests, without those marked slow or gpu, on two cores
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'not slow and not gpu' -n 2 --dist worksteal
 
-soak: $(STAMP) ## Run the tests marked slow, then half an hour of clients that come, go and get killed
+soak: $(STAMP) ## Run the tests marked slow, then clients that come, go and get killed for 40 minutes
 	@$(BIN)/python -m pytest -q -m 'slow and not gpu' --timeout 3600
 	@$(BIN)/covspec bench soak
+	@$(BIN)/covspec bench soak --model scenes --minutes 10
 
 check: $(STAMP) $(TYPES) ## Check style, types, import rules and protocol; changes no file of the source
 	@echo '== ruff'

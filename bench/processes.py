@@ -124,6 +124,19 @@ def ask(edge: Edge, *args: str, timeout_s: float = 300.0) -> dict[str, Any]:
     return report
 
 
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def open_files(pid: int) -> int:
+    """File descriptors of a process."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
 class _ClientFailed(CovspecError):
     """A client that this process started has failed."""
 

@@ -17,7 +17,6 @@ import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from ..common.messages import Cancel, Draft, Mode, Open, Opened, Resume, Verdict
 from ..common.sampling import Sampling
 from ..common.table import PREFIX
 from ..device.edge_link import DecodeStream, EdgeLink
-from .processes import running_edge
+from .processes import open_files, resident_bytes, running_edge
 from .report import Json, at_least, below, console_for, finish
 from .soak_questions import Questions, SceneQuestions, TableQuestions, edge_only
 
@@ -102,7 +101,12 @@ def command(
     results = {"model": model, **soak.results()}
     console.print(results)
     bars = []
-    if seconds >= MIN_GROWTH_S:
+    if seconds >= MIN_GROWTH_S and questions.pictures:
+        # Pictures come and go by the dozen of megabytes: a slope would show who came last.
+        bars.append(
+            below("growth of memory, last third over the second, %", results["growth_percent"], 3.0)
+        )
+    elif seconds >= MIN_GROWTH_S:
         bars.append(
             below("growth of memory after the warm-up, MB/h", results["growth_mb_per_h"], 20.0)
         )
@@ -168,7 +172,7 @@ class Soak:
         """What came of it."""
         t = self.tally
         times, sizes = np.array(self.memory, float).T
-        late = times >= times[-1] / 3
+        late, last = times >= times[-1] / 3, times >= times[-1] * 2 / 3
         slope = float(np.polyfit(times[late], sizes[late], 1)[0]) if late.sum() > 2 else 0.0
         return {
             "seconds": self._seconds,
@@ -190,6 +194,8 @@ class Soak:
                 "max": float(sizes.max()) / 1e6,
             },
             "growth_mb_per_h": slope * 3600 / 1e6,
+            "growth_percent": 100
+            * float(np.median(sizes[last]) / np.median(sizes[late & ~last]) - 1),
         }
 
     async def _client(self, number: int, stopping: asyncio.Event) -> None:
@@ -329,19 +335,6 @@ class Soak:
             if count == before:
                 break
         return count
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in RAM."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def open_files(pid: int) -> int:
-    """File descriptors of a process."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 async def _victim(address: str, fingerprint: bytes) -> None:

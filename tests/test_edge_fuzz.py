@@ -23,7 +23,7 @@ from fakes import HistoryModel
 from mutants import Mutants
 from PIL import Image
 
-from covspec.bench.soak import resident_bytes
+from covspec.bench.processes import resident_bytes
 from covspec.common import wire
 from covspec.common.messages import Correction, Mode, Open
 from covspec.common.sampling import Sampling

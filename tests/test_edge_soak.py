@@ -25,7 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 
 from covspec.bench import processes
-from covspec.bench.soak import resident_bytes
+from covspec.bench.processes import resident_bytes
 from covspec.common.access import Access
 from covspec.common.loader import load_model
 from covspec.common.messages import Draft, Mode, Open, Opened, Verdict
