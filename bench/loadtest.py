@@ -29,10 +29,27 @@ from ..common.errors import InvalidRequest
 from ..common.tls import Tls
 from ..device.access_options import ApiKey, CaCerts, Certfile, Insecure, Keyfile, WithTls
 from ..device.edge_link import check_target
-from ..device.profile import read_mix
 from .arrivals import read_arrivals
 from .load import Plan
-from .load_report import OBJECTIVES
+from .load_options import (
+    DURATION_S,
+    FLEET,
+    AcceptRate,
+    Burstiness,
+    DraftLength,
+    Fleet,
+    Goodput,
+    InputLen,
+    NumPrompts,
+    OutputLen,
+    RampUpS,
+    RequestRate,
+    ResultDir,
+    Seed,
+    ThinkS,
+    make_mix,
+    parse_objectives,
+)
 from .load_run import Crowd, run_load
 from .load_sweep import VARIANTS, parse_sweep, parse_variants, run_sweep, sweep_table
 from .load_table import compare_table, latency_table, summary_table
@@ -62,13 +79,9 @@ def command(
         str, typer.Option(help='Further flags of it, such as "--batching rounds".')
     ] = "",
     num_clients: Annotated[int, typer.Option(help="Simulated devices.")] = 16,
-    num_prompts: Annotated[int, typer.Option(help="Requests in all; 0: no limit.")] = 0,
-    request_rate: Annotated[
-        float, typer.Option(help="Requests a second, open loop; inf: closed loop.")
-    ] = math.inf,
-    burstiness: Annotated[
-        float, typer.Option(help="Shape of the gamma intervals; 1: Poisson, less: burstier.")
-    ] = 1.0,
+    num_prompts: NumPrompts = 0,
+    request_rate: RequestRate = math.inf,
+    burstiness: Burstiness = 1.0,
     arrivals: Annotated[
         Path | None, typer.Option(help="Recorded moments, one a line, in place of a rate.")
     ] = None,
@@ -78,33 +91,24 @@ def command(
     duration: Annotated[
         float, typer.Option(help="Seconds; 0: until --num-prompts. 30 if there is neither.")
     ] = 0.0,
-    ramp_up_s: Annotated[float, typer.Option(help="Until the load is at its full height.")] = 0.0,
+    ramp_up_s: RampUpS = 0.0,
     drain_s: Annotated[float, typer.Option(help="Time for the last answers.")] = 30.0,
     connections: Annotated[int, typer.Option(help="Shared by all devices; 0: one for each.")] = 0,
-    fleet: Annotated[
-        str, typer.Option(help="Kinds of devices: smartphone, laptop, robot, or a .toml file.")
-    ] = "smartphone,laptop,robot",
-    draft_length: Annotated[int | None, typer.Option(help="Of every kind.")] = None,
-    accept_rate: Annotated[
-        float | None, typer.Option(help="Of every kind, on a table model.")
-    ] = None,
-    think_s: Annotated[float | None, typer.Option(help="Of every kind.")] = None,
-    input_len: Annotated[
-        int | None, typer.Option(help="Prompt tokens of every kind, on a table model.")
-    ] = None,
-    output_len: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,
+    fleet: Fleet = FLEET,
+    draft_length: DraftLength = None,
+    accept_rate: AcceptRate = None,
+    think_s: ThinkS = None,
+    input_len: InputLen = None,
+    output_len: OutputLen = None,
     trace: Annotated[Path, typer.Option(help="What covspec bench trace recorded.")] = TRACE,
     real_drafts: Annotated[int, typer.Option(help="So many devices have a real draft model.")] = 0,
     draft_model: Annotated[str, typer.Option(help="Of these.")] = "scenes-draft",
-    goodput: Annotated[
-        list[str] | None,
-        typer.Option(help="Bound such as ttft:500, tpot:50 or e2el:5000, ms; repeatable."),
-    ] = None,
+    goodput: Goodput = None,
     inject_failures: Annotated[
         float, typer.Option(help="Share of requests that the edge must refuse.")
     ] = 0.0,
     timeout_s: Annotated[float, typer.Option(help="Longest wait for one message.")] = 60.0,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Seed = 0,
     uplink_bandwidth_hz: Annotated[
         float, typer.Option(help="Of all devices together; plans divide it, else equal shares.")
     ] = 0.0,
@@ -114,9 +118,7 @@ def command(
     variants: Annotated[str, typer.Option(help="Of the edges that a sweep starts.")] = ",".join(
         VARIANTS
     ),
-    result_dir: Annotated[
-        Path | None, typer.Option(help="Write the report here, JSON and HTML.")
-    ] = None,
+    result_dir: ResultDir = None,
     json: Json = False,
 ) -> None:
     """Load an edge with many simulated devices, and report what they saw."""
@@ -129,26 +131,17 @@ def command(
         request_rate=request_rate,
         burstiness=burstiness,
         max_concurrency=max_concurrency,
-        duration_s=duration or (0.0 if num_prompts or recorded else 30.0),
+        duration_s=duration or (0.0 if num_prompts or recorded else DURATION_S),
         ramp_up_s=ramp_up_s,
         drain_s=drain_s,
         spoiled=inject_failures,
         seed=seed,
         arrivals=recorded,
     )
-    mix = read_mix(
-        fleet,
-        {
-            "draft_length": draft_length,
-            "accept_rate": accept_rate,
-            "think_s": think_s,
-            "prompt_len": input_len,
-            "max_new_tokens": output_len,
-        },
-    )
+    mix = make_mix(fleet, draft_length, accept_rate, think_s, input_len, output_len)
     if num_clients < 1:
         raise InvalidRequest(f"--num-clients must be at least 1, not {num_clients}")
-    objectives = parse_objectives(goodput or [])
+    objectives = parse_objectives(goodput)
     settings = {
         # JSON knows no infinite rate.
         name: str(value) if isinstance(value, Path) or value == math.inf else value
@@ -293,19 +286,3 @@ def _end_sweep(
     if any(variant["interrupted"] for variant in results["variants"].values()):
         sys.exit(INTERRUPTED)
     sys.exit(int(any(variant["failed"] for variant in results["variants"].values())))
-
-
-def parse_objectives(specs: list[str]) -> dict[str, float]:
-    """Seconds by name, from NAME:MS."""
-    bounds = {}
-    for spec in specs:
-        name, _, ms = spec.partition(":")
-        try:
-            bounds[name] = float(ms) / 1e3
-        except ValueError:
-            bounds[name] = math.nan
-        if name not in OBJECTIVES or not bounds[name] > 0:
-            raise InvalidRequest(
-                f"--goodput must be {', '.join(f'{n}:MS' for n in OBJECTIVES)}, not {spec!r}"
-            )
-    return bounds

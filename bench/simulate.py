@@ -21,15 +21,32 @@ from rich.table import Table
 
 from ..common.errors import InvalidRequest
 from ..common.pair_trace import load_pair_trace
-from ..device.profile import read_mix
 from ..edge.config import ServerConfig
 from ..edge.planner import SOLVERS
 from ..edge.round_queue import Batching
 from .edge_times import EdgeTimes, load_edge_times
 from .load import Plan
+from .load_options import (
+    DURATION_S,
+    FLEET,
+    AcceptRate,
+    Burstiness,
+    DraftLength,
+    Fleet,
+    Goodput,
+    InputLen,
+    NumPrompts,
+    OutputLen,
+    RampUpS,
+    ResultDir,
+    Seed,
+    ThinkS,
+    make_mix,
+    parse_objectives,
+)
 from .load_sweep import parse_sweep
 from .load_table import latency_table, summary_table
-from .loadtest import parse_objectives, write_report
+from .loadtest import write_report
 from .multispin_setting import LLAMA, QWEN
 from .multispin_simulation import simulate_setting
 from .report import Json, console_for, machine
@@ -44,22 +61,20 @@ def command(
     context: typer.Context,
     num_clients: Annotated[int, typer.Option(help="Devices of all cells.")] = 64,
     cells: Annotated[int, typer.Option(help="Edges, each with its part of the devices.")] = 1,
-    num_prompts: Annotated[int, typer.Option(help="Requests in all; 0: no limit.")] = 0,
+    num_prompts: NumPrompts = 0,
     request_rate: Annotated[
         float, typer.Option(help="Requests a second of all cells; inf: closed loop.")
     ] = math.inf,
-    burstiness: Annotated[float, typer.Option(help="Shape of the gamma intervals.")] = 1.0,
+    burstiness: Burstiness = 1.0,
     max_concurrency: Annotated[int, typer.Option(help="Requests at a time in a cell.")] = 0,
     duration: Annotated[float, typer.Option(help="Virtual seconds. 30 by default.")] = 0.0,
-    ramp_up_s: Annotated[float, typer.Option(help="Until the load is at its full height.")] = 0.0,
-    fleet: Annotated[
-        str, typer.Option(help="Kinds of devices: smartphone, laptop, robot, or a .toml file.")
-    ] = "smartphone,laptop,robot",
-    draft_length: Annotated[int | None, typer.Option(help="Of every kind.")] = None,
-    accept_rate: Annotated[float | None, typer.Option(help="Of every kind.")] = None,
-    think_s: Annotated[float | None, typer.Option(help="Of every kind.")] = None,
-    input_len: Annotated[int | None, typer.Option(help="Prompt tokens of every kind.")] = None,
-    output_len: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,
+    ramp_up_s: RampUpS = 0.0,
+    fleet: Fleet = FLEET,
+    draft_length: DraftLength = None,
+    accept_rate: AcceptRate = None,
+    think_s: ThinkS = None,
+    input_len: InputLen = None,
+    output_len: OutputLen = None,
     trace: Annotated[
         Path | None, typer.Option(help="Answers that covspec bench trace recorded.")
     ] = None,
@@ -92,13 +107,9 @@ def command(
         str, typer.Option(help=f"Multi-SPIN's experiments: {', '.join(_SETTINGS)}.")
     ] = "",
     sweep: Annotated[str, typer.Option(help="Sizes for --setting.")] = "clients=4,8,16,24,100,1000",
-    goodput: Annotated[
-        list[str] | None, typer.Option(help="Bound such as ttft:500, ms; repeatable.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
-    result_dir: Annotated[
-        Path | None, typer.Option(help="Write the report here, JSON and HTML.")
-    ] = None,
+    goodput: Goodput = None,
+    seed: Seed = 0,
+    result_dir: ResultDir = None,
     json: Json = False,
 ) -> None:
     """Simulate devices and edges on a virtual clock."""
@@ -118,6 +129,8 @@ def command(
         return
     if batching not in ("continuous", "rounds"):
         raise InvalidRequest(f"--batching must be continuous or rounds, not {batching!r}")
+    if max_num_seqs < 0:
+        raise InvalidRequest(f"--max-num-seqs must be 0 or more, not {max_num_seqs}")
     synchronous = batching == "rounds" or bool(solver)
     rows = max_num_seqs or 1 << 30
     edge_times = EdgeTimes() if times is None else load_edge_times(times)
@@ -125,15 +138,8 @@ def command(
         if ms is not None:
             changed: dict[str, Any] = {name: ms / 1e3}
             edge_times = dataclasses.replace(edge_times, **changed)
-    overrides = {
-        "draft_length": draft_length,
-        "accept_rate": accept_rate,
-        "think_s": think_s,
-        "prompt_len": input_len,
-        "max_new_tokens": output_len,
-    }
     deployment = Deployment(
-        read_mix(fleet, overrides),
+        make_mix(fleet, draft_length, accept_rate, think_s, input_len, output_len),
         DrawnAnswers(seed) if trace is None else RecordedAnswers(load_pair_trace(trace)),
         edge_times,
         Batching((round_deadline_ms if synchronous else batch_wait_ms) / 1e3, rows),
@@ -149,12 +155,12 @@ def command(
         request_rate=request_rate,
         burstiness=burstiness,
         max_concurrency=max_concurrency,
-        duration_s=duration or (0.0 if num_prompts else 30.0),
+        duration_s=duration or (0.0 if num_prompts else DURATION_S),
         ramp_up_s=ramp_up_s,
         seed=seed,
     )
     began_at, began = time.strftime("%Y-%m-%dT%H:%M:%S%z"), time.perf_counter()
-    results = simulate(deployment, plan, parse_objectives(goodput or []))
+    results = simulate(deployment, plan, parse_objectives(goodput))
     took_s = time.perf_counter() - began
     report = {
         "kind": "loadtest",
