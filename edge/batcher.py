@@ -151,6 +151,8 @@ class Batcher:
             self._live.pop(session.id, None)
             self._rounds.drop(session.id)
             self._prefills = [p for p in self._prefills if p.session is not session]
+            # Those that waited for it have no reason to any more.
+            self._work.notify()
             if session.id in self._running:
                 self._released.append((session, then))
                 return

@@ -183,22 +183,25 @@ def evidence(draft: Draft, message: Open, vocab: int) -> Draft:
 
 
 def test_a_rolled_back_row_gives_the_logits_of_a_fresh_one(target: Model) -> None:
-    """500 random rounds on one row, among mates: the logits are those of a fresh forward of the committed text."""
+    """500 random rounds on one row, between a shorter and a longer mate: as a fresh forward of the committed text."""
     rng = np.random.default_rng(9)
     target.allocate(4, 640)
     vocab = target.vocab_size
     committed = [int(t) for t in rng.integers(0, vocab, 24)]
-    start = [list(committed) for _ in range(2)]
-    target.forward([Step(0, 0, committed[:-1]), Step(1, 0, start[1][:-1])])
+    long = [int(t) for t in rng.integers(0, vocab, 620)]
+    target.forward([Step(0, 0, committed[:10]), Step(1, 0, committed[:-1]), Step(2, 0, long)])
     worst = 0.0
     for round_ in range(500):
         draft = [int(t) for t in rng.integers(0, vocab, int(rng.integers(0, 8)))]
-        mate = Step(1, 23, [int(t) for t in rng.integers(0, vocab, int(rng.integers(1, 6)))])
-        step = Step(0, len(committed) - 1, (committed[-1], *draft), num_logits=len(draft) + 1)
-        logits = target.forward([mate, step])[1].logits.copy()
+        mates = [
+            Step(row, start, [int(t) for t in rng.integers(0, vocab, int(rng.integers(1, 6)))])
+            for row, start in ((0, 10), (2, 620))
+        ]
+        step = Step(1, len(committed) - 1, (committed[-1], *draft), num_logits=len(draft) + 1)
+        logits = target.forward([*mates, step])[2].logits.copy()
         if round_ % 10 == 0:
             whole = [*committed, *draft]
-            fresh = target.forward([Step(2, 0, whole, num_logits=len(draft) + 1)])[0].logits
+            fresh = target.forward([Step(3, 0, whole, num_logits=len(draft) + 1)])[0].logits
             worst = max(worst, float(np.abs(logits - fresh).max() / np.abs(fresh).max()))
             assert np.array_equal(logits.argmax(-1), fresh.argmax(-1))
         accepted = int(rng.integers(0, len(draft) + 1))

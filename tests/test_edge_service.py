@@ -433,6 +433,22 @@ async def test_a_straggler_costs_one_deadline() -> None:
             assert verdicts[1].committed_len == 1
 
 
+async def test_nobody_waits_for_a_client_that_left() -> None:
+    model = table()
+    async with running_edge(model, batching="rounds", round_deadline_s=100.0) as edge:
+        assert edge.engine is not None
+        async with raw_stream(edge.address) as staying, raw_stream(edge.address) as leaving:
+            await staying.open(opening(model))
+            await leaving.open(opening(model))
+            await staying.send(DRAFT)
+            await until(lambda: edge.engine.batcher.num_queued == 1)  # type: ignore[union-attr]
+            # The model thread has looked at the queue by then, and waits for the other one.
+            await asyncio.sleep(0.1)
+            leaving.call.cancel()
+            async with asyncio.timeout(20):
+                assert isinstance(await staying.read(), Verdict)
+
+
 async def test_a_full_house_queues_then_refuses_with_a_hint() -> None:
     model = table()
     async with running_edge(model, max_num_seqs=1, max_num_queued_reqs=1) as edge:
