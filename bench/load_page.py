@@ -27,9 +27,7 @@ def load_page(report: dict[str, Any]) -> str:
     results = report["results"]
     title = f"Load test: {results['num_clients']} devices against {report['edge']['model']}"
     parts = [
-        '<p class="bad">Interrupted: these numbers are of a part of the load.</p>'
-        if results["interrupted"]
-        else "",
+        _interrupted(results),
         _table(("", ""), summary_rows(results)),
         "<h2>Over time</h2>",
         _figure(lambda axes: _over_time(axes, results), rows=2),
@@ -57,6 +55,12 @@ def load_page(report: dict[str, Any]) -> str:
         parts += ["<h2>Failures</h2>", _table(("status", "requests", "for example"), rows)]
     parts += ["<h2>Settings</h2>", _settings(report)]
     return _page(title, report, parts)
+
+
+def _interrupted(results: dict[str, Any]) -> str:
+    if not results["interrupted"]:
+        return ""
+    return '<p class="bad">Interrupted: these numbers are of a part of the load.</p>'
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -184,7 +188,13 @@ def sweep_page(report: dict[str, Any]) -> str:
         )
         rows.append((name, f"{best:,.0f}", str(variant["knee"]), line, str(variant["failed"])))
     head = ("edge", "best goodput, tokens/s", "knee, devices", "verify time, ms", "failures")
-    parts = [_figure(draw, columns=2), _table(head, rows), "<h2>Settings</h2>", _settings(report)]
+    parts = [
+        _interrupted(report["results"]),
+        _figure(draw, columns=2),
+        _table(head, rows),
+        "<h2>Settings</h2>",
+        _settings(report),
+    ]
     return _page("Load tests of growing size", report, parts)
 
 

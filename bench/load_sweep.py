@@ -77,26 +77,53 @@ def run_sweep(
 ) -> dict[str, Any]:
     """Results by variant. crowds: by their size. objectives: as of `run_load`."""
     out: dict[str, Any] = {}
-    sizes = list(crowds)
+    interrupted = False
     for name in names:
-        variant, runs = VARIANTS[name], {}
-        for size, crowd in crowds.items():
-            if console is not None:
-                console.rule(f"{name}, {size} devices")
-            args = (*variant.edge_args, "--max-num-seqs", str(size), *edge_args)
-            with running_edge("--model", model, *args) as edge:
-                runs[size], _ = run_load(
-                    edge.address,
-                    _planned(crowd) if variant.planned else crowd,
-                    plan,
-                    objectives=objectives,
-                    edge_pid=edge.pid,
-                    console=console,
+        runs: dict[int, dict[str, Any]] = {}
+        try:
+            for size, crowd in crowds.items():
+                if console is not None:
+                    console.rule(f"{name}, {size} devices")
+                runs[size] = _run(
+                    VARIANTS[name], model, edge_args, crowd, plan, objectives, console
                 )
-            if runs[size]["interrupted"]:
-                return {"sizes": sizes, "variants": out | {name: variant_results(runs)}}
-        out[name] = variant_results(runs)
-    return {"sizes": sizes, "variants": out}
+                if interrupted := runs[size]["interrupted"]:
+                    break
+        except KeyboardInterrupt:
+            # While an edge starts or stops. What there is so far is worth a report.
+            interrupted = True
+            if not (out or runs):
+                raise
+        if runs:
+            out[name] = variant_results(runs)
+        if interrupted:
+            break
+    return {"sizes": list(crowds), "variants": out, "interrupted": interrupted}
+
+
+def _run(
+    variant: Variant,
+    model: str,
+    edge_args: list[str],
+    crowd: Crowd,
+    plan: Plan,
+    objectives: dict[str, float],
+    console: Console | None,
+) -> dict[str, Any]:
+    """One load on an edge of its own."""
+    if variant.planned:
+        crowd = _planned(crowd)
+    room = ("--max-num-seqs", str(len(crowd.profiles)))
+    with running_edge("--model", model, *variant.edge_args, *room, *edge_args) as edge:
+        results, _ = run_load(
+            edge.address,
+            crowd,
+            plan,
+            objectives=objectives,
+            edge_pid=edge.pid,
+            console=console,
+        )
+    return results
 
 
 def knee(goodputs: Mapping[int, float]) -> int:
@@ -139,7 +166,6 @@ def variant_results(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
         "round_p95_s": {str(size): run["round_s"].get("p95") for size, run in runs.items()},
         "batch_size": {str(size): run["batch_size"].get("mean") for size, run in runs.items()},
         "failed": sum(run["requests"]["failed"] for run in runs.values()),
-        "interrupted": any(run["interrupted"] for run in runs.values()),
         "knee": knee(goodputs),
         "verify_fit": verify_fit(_merged([run["verify_s"] for run in runs.values()])),
         "runs": {str(size): run for size, run in runs.items()},

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -164,15 +164,21 @@ def command(
             tuple(profiles), trace, connections, timeout_s, real_drafts, draft_model, access
         )
 
-    began_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     args = shlex.split(edge_args)
     if uplink_bandwidth_hz:
         args += ["--uplink-bandwidth-hz", str(uplink_bandwidth_hz)]
+    report = {
+        "kind": "sweep" if sweep else "loadtest",
+        "began_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "machine": machine(),
+        "settings": settings,
+    }
     if sweep:
         crowds = {size: crowd(size) for size in parse_sweep(sweep)}
         swept = run_sweep(crowds, parse_variants(variants), model, args, plan, objectives, console)
-        _end_sweep(swept, began_at, settings, result_dir, json)
-        return
+        console.print(sweep_table(swept))
+        failed = any(variant["failed"] for variant in swept["variants"].values())
+        _end(report | {"results": swept}, failed, result_dir, json)
 
     devices = crowd(num_clients)
     with edge_for(edge, model, num_clients, args) as serving:
@@ -184,29 +190,14 @@ def command(
             edge_pid=serving.pid or None,
             console=console,
         )
-    report = {
-        "kind": "loadtest",
-        "began_at": began_at,
-        "machine": machine(),
-        "settings": settings,
-        "edge": {"model": info.model_names[0], "quantization": info.quantization},
-        "results": results,
-    }
-    console.print(summary_table(results))
-    console.print(latency_table(results))
-    for status, detail in results["details"].items():
-        console.print(f"[red]{status}[/]: {detail}")
-    if results["interrupted"]:
-        console.print("[yellow]interrupted: these are the numbers so far")
-    if result_dir is not None:
-        for path in write_report(report, result_dir):
-            console.print(f"written to {path}")
-    if json:
-        print(json_.dumps(report), flush=True)
-    requests = results["requests"]
-    if results["interrupted"]:
-        sys.exit(INTERRUPTED)
-    sys.exit(int(requests["completed"] < requests["due"]))
+        console.print(summary_table(results))
+        console.print(latency_table(results))
+        for status, detail in results["details"].items():
+            console.print(f"[red]{status}[/]: {detail}")
+        report["edge"] = {"model": info.model_names[0], "quantization": info.quantization}
+        failed = results["requests"]["completed"] < results["requests"]["due"]
+        # Here, so that an impatient second Ctrl-C meets an edge that is being stopped, and no report is lost.
+        _end(report | {"results": results}, failed, result_dir, json)
 
 
 @app.command()
@@ -230,16 +221,30 @@ def edge_for(address: str, model: str, num_clients: int, args: list[str]) -> Ite
         yield edge
 
 
+def _end(report: dict[str, Any], failed: bool, folder: Path | None, as_json: bool) -> NoReturn:
+    """Says that it is part of a load, if it is; writes it, prints it, and ends with the exit code of it."""
+    console = console_for(as_json)
+    interrupted = report["results"]["interrupted"]
+    if interrupted:
+        console.print("[yellow]interrupted: these are the numbers so far")
+    if folder is not None:
+        for path in write_report(report, folder):
+            console.print(f"written to {path}")
+    if as_json:
+        print(json_.dumps(report), flush=True)
+    sys.exit(INTERRUPTED if interrupted else int(failed))
+
+
 def write_report(report: dict[str, Any], folder: Path) -> tuple[Path, Path]:
     """Writes the JSON object and the page. Returns where."""
-    from .load_page import load_page
+    from .load_page import load_page, sweep_page
 
-    clients = report["results"]["num_clients"]
-    stem = f"loadtest-{report['began_at'][:19].replace(':', '')}-{clients}"
-    return _write(folder, stem, report, load_page(report))
-
-
-def _write(folder: Path, stem: str, report: dict[str, Any], page: str) -> tuple[Path, Path]:
+    stem = f"{report['kind']}-{report['began_at'][:19].replace(':', '')}"
+    if report["kind"] == "sweep":
+        page = sweep_page(report)
+    else:
+        stem += f"-{report['results']['num_clients']}"
+        page = load_page(report)
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / f"{stem}.json", folder / f"{stem}.html"
     paths[0].write_text(json_.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -257,32 +262,3 @@ def read_report(path: Path) -> dict[str, Any]:
     if not isinstance(report, dict) or report.get("kind") != "loadtest":
         raise InvalidRequest(f"{path} is not the report of a load test")
     return report
-
-
-def _end_sweep(
-    results: dict[str, Any],
-    began_at: str,
-    settings: dict[str, Any],
-    folder: Path | None,
-    as_json: bool,
-) -> None:
-    console = console_for(as_json)
-    console.print(sweep_table(results))
-    report = {
-        "kind": "sweep",
-        "began_at": began_at,
-        "machine": machine(),
-        "settings": settings,
-        "results": results,
-    }
-    if folder is not None:
-        from .load_page import sweep_page
-
-        stem = f"sweep-{began_at[:19].replace(':', '')}"
-        for path in _write(folder, stem, report, sweep_page(report)):
-            console.print(f"written to {path}")
-    if as_json:
-        print(json_.dumps(report), flush=True)
-    if any(variant["interrupted"] for variant in results["variants"].values()):
-        sys.exit(INTERRUPTED)
-    sys.exit(int(any(variant["failed"] for variant in results["variants"].values())))

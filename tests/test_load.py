@@ -335,7 +335,9 @@ def test_a_sweep_finds_where_it_bends() -> None:
         with pytest.raises(InvalidRequest, match="--sweep|--variants"):
             parse(spec)
     runs = {n: load_results(play(Plan(duration_s=9), lambda _: 0.2, n), n) for n in (1, 2, 4)}
-    swept = {"sizes": [1, 2, 4], "variants": {"rounds": variant_results(runs)}}
-    assert swept["variants"]["rounds"]["knee"] == 4  # type: ignore[index]
-    page = sweep_page(report(swept))  # type: ignore[arg-type]
+    variants = {"rounds": variant_results(runs)}
+    swept = {"sizes": [1, 2, 4], "variants": variants, "interrupted": True}
+    assert variants["rounds"]["knee"] == 4
+    page = sweep_page(report(swept))
     assert page.count("<svg") == 1 and "rounds" in page and "src=" not in page
+    assert "Interrupted" in page

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from covspec.bench import cli
+from covspec.bench import cli, load_sweep
 from covspec.bench.load_run import cpu_seconds
+from covspec.bench.processes import Edge, running_edge
 from covspec.common.errors import InvalidRequest
 
 COMMAND = [sys.executable, "-m", "covspec.bench.cli", "loadtest", "--model", "table:target-64"]
@@ -78,6 +80,52 @@ def test_what_is_wrong_with_a_load_is_said_before_an_edge_is_started() -> None:
     ):
         result = CliRunner().invoke(cli.app, ["loadtest", *args])
         assert isinstance(result.exception, InvalidRequest) and complaint in str(result.exception)
+
+
+def test_a_sweep_runs_every_size_on_every_kind_of_edge(tmp_path: Path) -> None:
+    code, report, shown = loadtest(
+        *("--sweep", "clients=2,1", "--variants", "continuous,exact", "--num-prompts", "2"),
+        *("--goodput", "e2el:60000", "--result-dir", str(tmp_path)),
+    )
+    swept = report["results"]
+    assert code == 0 and report["kind"] == "sweep" and not swept["interrupted"]
+    assert swept["sizes"] == [1, 2] and list(swept["variants"]) == ["continuous", "exact"]
+    for variant in swept["variants"].values():
+        assert variant["failed"] == 0
+        for size, run in variant["runs"].items():
+            assert run["num_clients"] == int(size) and run["requests"]["completed"] == 2
+            assert run["slo"]["bounds_s"] == {"e2el": 60.0}
+    assert "knee" in shown and "exact, 2 devices" in shown
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".html", ".json"]
+
+
+@pytest.mark.parametrize("breaks", [1, 3])
+def test_ctrl_c_while_an_edge_starts_keeps_what_a_sweep_has(
+    monkeypatch: pytest.MonkeyPatch, breaks: int
+) -> None:
+    """At the third of four loads there are results of one kind of edge; at the first there is nothing to tell."""
+    started = []
+
+    @contextmanager
+    def edge(*args: str) -> Iterator[Edge]:
+        started.append(args)
+        if len(started) == breaks:
+            raise KeyboardInterrupt
+        with running_edge(*args) as real:
+            yield real
+
+    monkeypatch.setattr(load_sweep, "running_edge", edge)
+    command = ["loadtest", *SMALL, "--json", "--model", "table:target-64", "--num-prompts", "2"]
+    command += ["--sweep", "clients=1,2", "--variants", "continuous,rounds"]
+    result = CliRunner().invoke(cli.app, command, standalone_mode=False)
+    assert len(started) == breaks
+    if breaks == 1:
+        assert result.return_value == 130 and not result.stdout
+        return
+    assert result.exit_code == 130
+    swept = json.loads(result.stdout)["results"]
+    assert swept["interrupted"] and list(swept["variants"]) == ["continuous"]
+    assert list(swept["variants"]["continuous"]["runs"]) == ["1", "2"]
 
 
 def test_ctrl_c_gives_a_partial_report_and_leaves_nothing_running() -> None:
