@@ -8,6 +8,7 @@ from typing import Any
 from ..common.messages import Correction
 from .multispin_claims import Claim
 from .multispin_figures import CORRECTIONS, PAIRS
+from .table_text import markdown_table
 
 PAGE = Path(__file__).parent.parent / "docs" / "multispin.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -40,13 +41,8 @@ def tables(results: dict[str, Any], found: list[Claim]) -> str:
     )
 
 
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
-
-
 def _times(results: dict[str, Any]) -> list[str]:
-    return _table(
+    return markdown_table(
         [
             "pair",
             "T^S, ms/token",
@@ -62,7 +58,7 @@ def _times(results: dict[str, Any]) -> list[str]:
 
 
 def _claims(found: list[Claim]) -> list[str]:
-    return _table(
+    return markdown_table(
         ["figure", "pair", "claim", "stated", "ours", "holds"],
         [
             [
@@ -75,11 +71,12 @@ def _claims(found: list[Claim]) -> list[str]:
             ]
             for c in found
         ],
+        left=6,
     )
 
 
 def _served(results: dict[str, Any]) -> list[str]:
-    return _table(
+    return markdown_table(
         [
             "pair",
             "scheme",
@@ -104,6 +101,7 @@ def _served(results: dict[str, Any]) -> list[str]:
             for pair, by_scheme in results["served"].items()
             for scheme, one in by_scheme.items()
         ],
+        left=2,
     )
 
 
@@ -132,7 +130,7 @@ def _bits(results: dict[str, Any]) -> list[str]:
             )
     seven = results["figures"]["7"][PAIRS[0].name][Correction.TOPK.value]
     narrowest = f"{seven['bandwidth_hz'][0] / 1e6:g} MHz"
-    return _table(
+    return markdown_table(
         [
             "pair",
             "correction",
@@ -145,4 +143,5 @@ def _bits(results: dict[str, Any]) -> list[str]:
             "best common length, GSM8K",
         ],
         rows,
+        left=2,
     )
