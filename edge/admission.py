@@ -52,16 +52,20 @@ class Admission:
         """When a row is likely to be free for one more session."""
         return max(0.5, self._mean_session_s * (self.num_waiting + 1) / self._num_rows)
 
-    async def acquire(self) -> int:
-        """A row, as soon as there is one. Raises Overloaded when the queue is full."""
-        if self._free:
-            return self._take(self._free.popleft())
-        if self.num_waiting >= self._max_queued:
+    def check(self) -> None:
+        """Raises Overloaded when a session could not even wait: before its picture is looked at."""
+        if self.is_full and self.num_waiting >= self._max_queued:
             retry = self.retry_after_s()
             raise Overloaded(
                 f"all {self._num_rows} sessions are taken and {self.num_waiting} wait: try again in {retry:.1f} s",
                 retry_after_s=retry,
             )
+
+    async def acquire(self) -> int:
+        """A row, as soon as there is one. Raises Overloaded when the queue is full."""
+        if self._free:
+            return self._take(self._free.popleft())
+        self.check()
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:

@@ -100,6 +100,7 @@ class Engine:
         opening = request.open if isinstance(request, Resume) else request
         committed = request.committed_ids if isinstance(request, Resume) else ()
         self._check(opening, committed)
+        self.admission.check()
         pixels = await self._read_image(opening)
         num_visual = pixels.num_visual_tokens if pixels else 0
         prompt_len = len(opening.prompt_ids) + (num_visual - 1 if pixels else 0)

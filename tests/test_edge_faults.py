@@ -182,6 +182,17 @@ async def test_a_crowd_that_opens_at_once_gets_its_own_texts(seed: int) -> None:
         assert edge.engine is not None and edge.engine.admission.num_waiting == 0
 
 
+async def test_who_can_not_even_wait_is_refused_before_its_picture_is_read() -> None:
+    model = table(num_visual_tokens=3)
+    assert model.image_token_id is not None
+    broken = opening(model, (1, model.image_token_id, 2), image=b"no picture", image_position=1)
+    async with running_edge(model, max_num_seqs=1, max_num_queued_reqs=0) as edge:
+        async with raw_stream(edge.address) as first, raw_stream(edge.address) as second:
+            await first.open(opening(model))
+            await second.send(broken)
+            assert await second.status() == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+
+
 async def test_who_waits_for_a_place_gets_it_before_who_comes_later() -> None:
     model = table()
     order: list[int] = []
