@@ -16,6 +16,7 @@ from ..common.messages import (
     CandidatesRequest,
     Correction,
     Draft,
+    Feature,
     Finish,
     Gate,
     Limits,
@@ -120,6 +121,8 @@ class Session:
             raise InvalidRequest(
                 "draft.final: its last token must be a stop token that passed the gate"
             )
+        if draft.num_decode and Feature.DECODE_AHEAD not in self.open.features:
+            raise InvalidRequest("draft.num_decode: this session did not ask for decoding ahead")
         if draft.num_gated and self.open.gate is not Gate.COMMITTED:
             raise InvalidRequest(
                 f"draft.num_gated: the gate of this session is `{self.open.gate.value}`"

@@ -12,6 +12,7 @@ from covspec.common.messages import (
     CandidatesRequest,
     Correction,
     Draft,
+    Feature,
     Finish,
     Gate,
     Limits,
@@ -230,6 +231,14 @@ def test_candidates_may_be_asked_for_only_at_their_rejection() -> None:
 def test_an_edge_only_session_takes_no_drafts() -> None:
     with pytest.raises(OutOfOrder, match="edge-only"):
         make(mode=Mode.EDGE_ONLY).accept_draft(Draft(0, 0))
+
+
+def test_decoding_ahead_is_for_who_asked_for_it() -> None:
+    session = make()
+    with pytest.raises(InvalidRequest, match="num_decode"):
+        session.accept_draft(Draft(0, 0, num_decode=3))
+    asked = replace(session.open, features=frozenset({Feature.DECODE_AHEAD}))
+    assert replace(session, open=asked).accept_draft(Draft(0, 0, num_decode=3)) is None
 
 
 # Tokens that the device's gate took as final
