@@ -4,7 +4,8 @@ All turns of a picture share its prefix in one sequence. A turn sees the prefix 
 again right after the prefix, so each turn is computed exactly as if it stood alone and the picture is paid once.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +15,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ..common.scene import COLOURS, SHAPES, SIZES, Scene, draw_scene, scene_from_seed
-from ..common.scene_question import SceneQuestion, questions
-from .scenes_model import GRID_SIDE, IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, VISUAL_TOKENS
+from ..common.scene_question import MARK, SceneQuestion, questions
+from .scenes_model import CELLS, GRID_SIDE, IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, VISUAL_TOKENS
 
 IGNORED = -100
 _OBJECT_MARGIN = 0.05
+#: What a token begins with that follows the name of what is in a cell.
+_CELL_ENDS = (MARK, ",", ".")
 _CLASSES = {"colour": tuple(COLOURS), "shape": SHAPES, "size": SIZES}
 
 
@@ -62,6 +65,28 @@ def visual_labels(scene: Scene) -> dict[str, Tensor]:
     return {name: torch.from_numpy(values) for name, values in labels.items()}
 
 
+def cell_labels(scene: Scene) -> dict[str, Tensor]:
+    """Returns for each attribute its class in every cell of the grid, int64 [9]; 0 where nothing is."""
+    labels = {name: torch.zeros(CELLS, dtype=torch.int64) for name in _CLASSES}
+    for o in scene.objects:
+        for name, values in _CLASSES.items():
+            labels[name][3 * o.row + o.column] = 1 + values.index(getattr(o, name))
+    return labels
+
+
+def kept_tokens(seeds: Sequence[int], shares: Sequence[float]) -> Tensor:
+    """Returns which visual tokens of each picture are kept: a random subset of a share drawn from `shares`.
+
+    Bool [batch, 100]; a picture's row depends on its seed and on the shares alone.
+    """
+    kept = torch.zeros(len(seeds), VISUAL_TOKENS, dtype=torch.bool)
+    for row, seed in enumerate(seeds):
+        rng = random.Random(f"kept-{seed}")
+        count = round(rng.choice(shares) * VISUAL_TOKENS)
+        kept[row, rng.sample(range(VISUAL_TOKENS), count)] = True
+    return kept
+
+
 def prefix_text() -> str:
     """Returns what stands before the question: the user's turn with the picture's placeholders."""
     return "<|im_start|>user\n<img>" + "<IMG_CONTEXT>" * VISUAL_TOKENS + "</img>"
@@ -86,11 +111,13 @@ def pack_turns(
     tokenizer: PreTrainedTokenizerFast,
     pictures: Sequence[Sequence[SceneQuestion]],
     final_weight: float = 1.0,
+    mark_weight: float = 1.0,
 ) -> PackedTurns:
     """Packs the turns of each picture behind one prefix and pads all sequences to the longest.
 
-    The tokens of the conclusions weigh final_weight, those of the grid 1.
+    The tokens of the conclusions weigh final_weight, those that mark a cell of the grid or not mark_weight, others 1.
     """
+    ends = {i for text, i in tokenizer.get_vocab().items() if text[0] in _CELL_ENDS}
     prefix = tokenizer.encode(prefix_text(), add_special_tokens=False)
     rows: list[tuple[list[int], list[int], list[int], list[float], list[int]]] = []
     for turns in pictures:
@@ -103,7 +130,8 @@ def pack_turns(
             positions += range(len(prefix), len(prefix) + len(question) + len(answer))
             labels += [IGNORED] * unasked + answer + [IGNORED]
             final = [final_weight] * (len(answer) - final_start)
-            weights += [0.0] * unasked + [1.0] * final_start + final + [0.0]
+            scan = [mark_weight if i in ends else 1.0 for i in answer[:final_start]]
+            weights += [0.0] * unasked + scan + final + [0.0]
             owner += [number] * (len(question) + len(answer))
         rows.append((ids, positions, labels, weights, owner))
     length = max(len(row[0]) for row in rows)
@@ -133,12 +161,18 @@ def turn_mask(owners: Tensor) -> Tensor:
     return (causal & (same | shared))[:, None]
 
 
-def vision_batch(seeds: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns pixels [batch, 3, 160, 160] and the heads' labels [batch, 100]."""
+def vision_batch(
+    seeds: Sequence[int],
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """Returns pixels [batch, 3, 160, 160], the heads' labels [batch, 100] and the scene's [batch, 9]."""
     scenes = [scene_from_seed(seed) for seed in seeds]
-    labels = [visual_labels(scene) for scene in scenes]
-    stacked = {name: torch.stack([entry[name] for entry in labels]) for name in labels[0]}
-    return pixel_values([draw_scene(scene) for scene in scenes]), stacked
+    pixels = pixel_values([draw_scene(scene) for scene in scenes])
+    return pixels, _stacked(map(visual_labels, scenes)), _stacked(map(cell_labels, scenes))
+
+
+def _stacked(rows: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    listed = list(rows)
+    return {name: torch.stack([row[name] for row in listed]) for name in listed[0]}
 
 
 def language_batch(
@@ -147,6 +181,7 @@ def language_batch(
     turns: int,
     final_weight: float = 1.0,
     extra_choices: int = 0,
+    mark_weight: float = 1.0,
 ) -> PackedTurns:
     """Returns `turns` turns of all families and `extra_choices` choices about each scene."""
     scenes = [(scene_from_seed(seed), seed) for seed in seeds]
@@ -154,4 +189,4 @@ def language_batch(
         questions(scene, seed, turns) + questions(scene, -seed, extra_choices, "choice")
         for scene, seed in scenes
     ]
-    return pack_turns(tokenizer, asked, final_weight)
+    return pack_turns(tokenizer, asked, final_weight, mark_weight)

@@ -1,9 +1,11 @@
 """The two networks of the embedded pair: Transformers' native InternVL at two small sizes, and its training heads."""
 
 import json
+import math
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,8 @@ CONTEXT_LENGTH = 1024
 
 # Classes of the training heads; class 0 is the background.
 HEADS = {"cell": 10, "colour": len(COLOURS) + 1, "shape": len(SHAPES) + 1, "size": len(SIZES) + 1}
+ATTRIBUTES = ("colour", "shape", "size")
+CELLS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,13 @@ class Size:
     heads: int
     key_value_heads: int
     intermediate: int
+    #: Whether the tower starts from positions as waves, which makes it learn sooner to look elsewhere.
+    waves: bool = False
 
 
 SIZE_OF = {
     "target": Size(128, 3, 4, 192, 8, 4, 2, 512),
-    "draft": Size(16, 1, 2, 128, 2, 4, 2, 256),
+    "draft": Size(64, 3, 4, 128, 2, 4, 2, 256, waves=True),
 }
 
 
@@ -84,12 +90,36 @@ def build_model(role: str) -> InternVLForConditionalGeneration:
     )
     AttentionInterface.register("matrix", matrix_attention)
     model = _fresh(config, "matrix")
+    if size.waves:
+        _start_from_waves(model.model.vision_tower)
     model.generation_config.eos_token_id = [
         SPECIAL_TOKENS.index(t) for t in ("<|im_end|>", "<|endoftext|>")
     ]
     model.generation_config.pad_token_id = SPECIAL_TOKENS.index("<|endoftext|>")
     model.generation_config.bos_token_id = None
     return model
+
+
+@torch.no_grad()
+def _start_from_waves(tower: Any) -> None:
+    """Sets positions to sines and cosines of place and opens attention to them.
+
+    Fresh, positions are zero and every patch looks at all others alike; from there a tower takes thousands of pictures
+    to find out that other places can be looked at.
+    """
+    width = tower.config.hidden_size
+    side = IMAGE_SIDE // PATCH_SIDE
+    place = (torch.arange(side) + 0.5) / side
+    octaves = torch.linspace(0, math.log2(side / 2), width // 4)
+    angles = place[:, None] * math.pi * 2**octaves
+    waves = torch.cat([angles.sin(), angles.cos()], dim=1)  # [side, width / 2]
+    down, across = waves[:, None].expand(-1, side, -1), waves[None].expand(side, -1, -1)
+    tower.embeddings.position_embeddings[0, 1:] = torch.cat([down, across], -1).flatten(0, 1)
+    for layer in tower.encoder.layer:
+        layer.lambda_1.fill_(0.5)
+        layer.lambda_2.fill_(0.5)
+        for projection in (layer.attention.q_proj, layer.attention.k_proj):
+            nn.init.orthogonal_(projection.weight, 0.7)
 
 
 def matrix_attention(
@@ -127,10 +157,16 @@ def matrix_attention(
 
 
 def build_heads(role: str) -> nn.ModuleDict:
-    """Builds one linear head per attribute on the projector's output; they exist during training only."""
-    return nn.ModuleDict(
-        {name: nn.Linear(SIZE_OF[role].width, classes) for name, classes in HEADS.items()}
-    )
+    """Builds linear heads on the projector's output: what a visual token shows, and for a draft what the scene holds.
+
+    They exist during training only. `scene` reads colour, shape and size of all nine cells off every single token: it
+    makes the tower spread what it sees, so that few tokens tell of the whole picture.
+    """
+    width = SIZE_OF[role].width
+    heads = {name: nn.Linear(width, classes) for name, classes in HEADS.items()}
+    if role == "draft":
+        heads["scene"] = nn.Linear(width, CELLS * sum(HEADS[name] for name in ATTRIBUTES))
+    return nn.ModuleDict(heads)
 
 
 def visual_features(model: InternVLForConditionalGeneration, pixels: Tensor) -> Tensor:

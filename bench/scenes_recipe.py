@@ -12,7 +12,9 @@ class Stage:
     muon_lr is the rate of the matrices and adam_lr that of all else; vision_factor multiplies both for the tower and
     the projector. They are constant up to decay_from (a fraction of the steps) and then fall along a line to last_rate
     times their value. batch counts scenes, turns the questions per scene (0: heads alone), and extra_choices the
-    multiple-choice questions on top of them. final_weight weighs the tokens of a conclusion.
+    multiple-choice questions on top of them. final_weight weighs the tokens of a conclusion, mark_weight those that
+    mark a cell or do not, and spot_weight the heads that name what a visual token itself shows. Of each picture the
+    language model is shown a share of the visual tokens, drawn from kept.
     """
 
     name: str
@@ -26,9 +28,14 @@ class Stage:
     final_weight: float = 4.0
     decay_from: float = 0.0
     last_rate: float = 0.0
+    mark_weight: float = 1.0
+    spot_weight: float = 1.0
+    kept: tuple[float, ...] = (1.0,)
 
 
 _VISION = Stage("vision", 600, 0.02, 2.5e-3, 1.0, batch=32, turns=0)
+#: Shares of the visual tokens, most often the twelfth that CoVSpec keeps.
+_FEW = (1.0, 1 / 6, 1 / 12, 1 / 12, 1 / 12)
 
 RECIPE: dict[str, tuple[Stage, ...]] = {
     "target": (
@@ -60,11 +67,55 @@ RECIPE: dict[str, tuple[Stage, ...]] = {
         Stage("finish", 450, 0.006, 1e-3, 0.1, decay_from=0.2),
     ),
     "draft": (
-        # A small draft sees less: its tower is narrow, and learns to tell shapes apart only at the end, and not well.
-        replace(_VISION, steps=120),
-        Stage("language", 3500, 0.01, 2e-3, 0.0, final_weight=12.0, decay_from=0.5),
-        Stage("look", 550, 0.006, 1.2e-3, 0.2, final_weight=12.0, decay_from=0.5),
-        Stage("conclude", 900, 0.006, 1.2e-3, 0.0, final_weight=40.0, decay_from=0.3),
+        # Every token learns to tell of all cells, in the end of nothing else, so that few tokens are enough.
+        replace(_VISION, steps=800, batch=16, decay_from=1.0),
+        replace(
+            _VISION,
+            name="spread",
+            steps=1500,
+            batch=16,
+            spot_weight=0.0,
+            decay_from=0.3,
+            last_rate=0.05,
+        ),
+        Stage(
+            "language",
+            2000,
+            0.01,
+            2e-3,
+            0.1,
+            final_weight=12.0,
+            decay_from=0.4,
+            last_rate=0.05,
+            kept=_FEW,
+            spot_weight=0.0,
+        ),
+        Stage(
+            "conclude",
+            800,
+            0.012,
+            2.4e-3,
+            0.0,
+            final_weight=24.0,
+            mark_weight=12.0,
+            decay_from=0.6,
+            last_rate=0.4,
+            kept=_FEW,
+            spot_weight=0.0,
+        ),
+        Stage(
+            "mark",
+            850,
+            0.012,
+            2.4e-3,
+            0.0,
+            final_weight=40.0,
+            mark_weight=40.0,
+            decay_from=0.7,
+            last_rate=0.2,
+            kept=_FEW,
+            spot_weight=0.0,
+        ),
     ),
 }
 

@@ -1,9 +1,11 @@
 """Trains the embedded pair `scenes` from nothing; `covspec train-pair` is in train_command.py.
 
 Each network learns in stages. First the tower and the projector alone, under one linear head per attribute of the
-object that a visual token shows. Then the language model on top, while the heads' loss stays beside the language loss,
-so that the tower keeps what it knows. Data are drawn from seeds as training goes; batch n of a stage depends on the
-seed and on n alone, so an interrupted run goes on from its last checkpoint as if nothing had happened.
+object that a visual token shows; a draft's tower learns besides to tell of all cells at every token, because a device
+may drop most of them. Then the language model on top, while the heads' loss stays beside the language loss, so that
+the tower keeps what it knows; a draft's is shown few of the tokens. Data are drawn from seeds as training goes; batch
+n of a stage depends on the seed and on n alone, so an interrupted run goes on from its last checkpoint as if nothing
+had happened.
 """
 
 import os
@@ -18,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFast
 
-from .scenes_batch import IGNORED, PackedTurns, language_batch, vision_batch
-from .scenes_model import build_heads, build_model, save_model, visual_features
+from .scenes_batch import IGNORED, PackedTurns, kept_tokens, language_batch, vision_batch
+from .scenes_model import CELLS, HEADS, build_heads, build_model, save_model, visual_features
 from .scenes_recipe import RECIPE, ROLES, Stage
 from .scenes_tokenizer import save_tokenizer, train_tokenizer
 
@@ -136,28 +138,39 @@ def _losses(
 ) -> tuple[Tensor, Tensor]:
     """Returns the language loss and the heads' loss of one batch, zero where the stage has none."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        pixels, labels = vision_batch(seeds)
+        pixels, labels, cells = vision_batch(seeds)
+        kept = kept_tokens(seeds, stage.kept)
         features = visual_features(trainee.model, pixels)
-        heads_loss = _heads_loss(trainee.heads, features, labels)
+        heads_loss = stage.spot_weight * _heads_loss(trainee.heads, features, labels)
+        if "scene" in trainee.heads:
+            heads_loss = heads_loss + _scene_loss(trainee.heads["scene"], features, cells)
         if not stage.turns:
             return torch.zeros(()), heads_loss
         packed = language_batch(
-            tokenizer, seeds, stage.turns, stage.final_weight, stage.extra_choices
+            tokenizer,
+            seeds,
+            stage.turns,
+            stage.final_weight,
+            stage.extra_choices,
+            stage.mark_weight,
         )
-        return _language_loss(trainee.model, packed, features), heads_loss
+        return _language_loss(trainee.model, packed, features, kept), heads_loss
 
 
 def _language_loss(
-    model: InternVLForConditionalGeneration, packed: PackedTurns, features: Tensor
+    model: InternVLForConditionalGeneration, packed: PackedTurns, features: Tensor, kept: Tensor
 ) -> Tensor:
-    """Returns the weighted cross-entropy of the answers. features: [batch, 100, width]."""
+    """Returns the weighted cross-entropy of the answers. features: [batch, 100, width]; kept: bool [batch, 100].
+
+    No query sees a dropped token; those kept stay where they are, as on a device that selects.
+    """
     embedding = model.model.language_model.embed_tokens
     shown = packed.input_ids == model.config.image_token_id
     embeds = embedding(packed.input_ids).to(features.dtype)
     embeds = embeds.masked_scatter(shown[..., None], features)
-    unseen = torch.zeros(packed.mask.shape, dtype=embeds.dtype).masked_fill(
-        ~packed.mask, float("-inf")
-    )
+    seen = torch.ones_like(shown).masked_scatter(shown, kept)
+    mask = packed.mask & seen[:, None, None, :]
+    unseen = torch.zeros(mask.shape, dtype=embeds.dtype).masked_fill(~mask, float("-inf"))
     hidden = model.model.language_model(
         inputs_embeds=embeds,
         attention_mask=unseen,
@@ -174,12 +187,23 @@ def _language_loss(
 def _heads_loss(heads: nn.ModuleDict, features: Tensor, labels: dict[str, Tensor]) -> Tensor:
     """Returns the mean over heads of the weighted cross-entropy. features: [batch, 100, width]."""
     losses = []
-    for name, head in heads.items():
-        logits = head(features).float().flatten(0, 1)
+    for name in HEADS:
+        logits = heads[name](features).float().flatten(0, 1)
         truth = labels[name].flatten()
         weights = torch.where(truth > 0, 1.0, _BACKGROUND_WEIGHT)
         each = functional.cross_entropy(logits, truth, reduction="none")
         losses.append((each * weights).sum() / weights.sum())
+    return torch.stack(losses).mean()
+
+
+def _scene_loss(head: nn.Module, features: Tensor, cells: dict[str, Tensor]) -> Tensor:
+    """Returns the mean over attributes of the cross-entropy of every cell at every token. cells: int64 [batch, 9]."""
+    # [batch, 100, 9, classes of all attributes]
+    logits = head(features).float().unflatten(-1, (CELLS, -1))
+    losses = []
+    for name, part in zip(cells, logits.split([HEADS[name] for name in cells], -1), strict=True):
+        truth = cells[name][:, None].expand(part.shape[:-1])
+        losses.append(functional.cross_entropy(part.flatten(0, 2), truth.flatten()))
     return torch.stack(losses).mean()
 
 

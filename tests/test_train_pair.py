@@ -17,6 +17,8 @@ from covspec.bench import report, train_command, train_pair
 from covspec.bench.pair import SCENES_DIR, greedy
 from covspec.bench.scenes_batch import (
     IGNORED,
+    cell_labels,
+    kept_tokens,
     pack_turns,
     pixel_values,
     prefix_text,
@@ -27,8 +29,8 @@ from covspec.bench.scenes_batch import (
 from covspec.bench.scenes_model import VISUAL_TOKENS, build_like, build_model, load_model
 from covspec.bench.scenes_recipe import ROLES, Stage, quick_recipe
 from covspec.bench.scenes_tokenizer import train_tokenizer
-from covspec.common.scene import draw_scene, scene_from_seed
-from covspec.common.scene_question import questions
+from covspec.common.scene import SHAPES, draw_scene, scene_from_seed
+from covspec.common.scene_question import SceneQuestion, questions, read_grid
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,19 @@ def test_packed_turns_are_computed_as_if_each_stood_alone(
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-4, rtol=1e-4)
 
 
+def test_marks_and_conclusions_weigh_what_they_are_told(tokenizer: PreTrainedTokenizerFast) -> None:
+    scene = scene_from_seed(3)
+    asked = SceneQuestion("open", "How many stars?", read_grid(scene, [(0, 0), (2, 2)]), "two")
+    packed = pack_turns(tokenizer, [[asked]], final_weight=5.0, mark_weight=3.0)
+    weight = {5.0: "", 3.0: "", 1.0: "", 0.0: ""}
+    for label, w in zip(packed.labels[0].tolist(), packed.weights[0].tolist(), strict=True):
+        weight[w] += "" if label == IGNORED else str(tokenizer.decode([label]))
+    assert weight[5.0] == " The answer is two.<|im_end|>" and weight[0.0] == ""
+    assert weight[3.0].count("*") == 2 and set(weight[3.0]) == set("*,.")
+    assert len(weight[3.0]) == 9 + 2, "one token a cell, and two of them with a star"
+    assert not set("*,.") & set(weight[1.0])
+
+
 def test_visual_labels_stand_where_the_objects_are() -> None:
     scene = scene_from_seed(7)
     labels = visual_labels(scene)
@@ -92,6 +107,53 @@ def test_visual_labels_stand_where_the_objects_are() -> None:
         )
     assert all(values.shape == (VISUAL_TOKENS,) for values in labels.values())
     assert (labels["cell"] == 0).sum() > 10
+
+
+def test_cell_labels_name_what_stands_in_each_cell() -> None:
+    scene = scene_from_seed(7)
+    labels = cell_labels(scene)
+    for cell in range(9):
+        o = scene.at(*divmod(cell, 3))
+        shape = 0 if o is None else 1 + SHAPES.index(o.shape)
+        assert labels["shape"][cell] == shape and (labels["colour"][cell] > 0) == (o is not None)
+
+
+def test_a_picture_keeps_the_same_tokens_every_time() -> None:
+    shares = (1.0, 1 / 3, 1 / 12)
+    kept = kept_tokens(range(200), shares)
+    assert {int(row.sum()) for row in kept} == {100, 33, 8}
+    assert torch.equal(kept[50:60], kept_tokens(range(50, 60), shares)), "by its seed alone"
+    few = kept_tokens(range(200), (1 / 12,))
+    assert few.any(0).all() and len({tuple(row.tolist()) for row in few}) == 200
+    assert kept_tokens(range(3), (1.0,)).all()
+
+
+def test_dropped_tokens_are_as_if_they_were_not_there(tokenizer: PreTrainedTokenizerFast) -> None:
+    torch.manual_seed(0)
+    model = build_model("draft").eval()
+    (asked,) = questions(scene_from_seed(11), 11, 1)
+    packed = pack_turns(tokenizer, [[asked]])
+    features = torch.randn(1, VISUAL_TOKENS, 128)
+    kept = kept_tokens([11], (1 / 12,))
+    with torch.inference_mode():
+        loss = train_pair._language_loss(model, packed, features, kept)
+        noise = torch.where(kept[..., None], features, 100 * torch.randn_like(features))
+        assert torch.equal(train_pair._language_loss(model, packed, noise, kept), loss)
+        everything = train_pair._language_loss(model, packed, features, torch.ones_like(kept))
+        assert abs(float(everything - loss)) > 1e-4
+        # What a device does: the kept tokens alone are in the sequence, at the places that they had.
+        there = packed.input_ids == model.config.image_token_id
+        stays = ~there | torch.ones_like(there).masked_scatter(there, kept)
+        embeds = model.get_input_embeddings()(packed.input_ids).masked_scatter(
+            there[..., None], features
+        )
+        logits = build_like(model)(
+            inputs_embeds=embeds[stays][None],
+            position_ids=packed.position_ids[stays][None],
+            attention_mask=torch.ones(1, int(stays.sum()), dtype=torch.long),
+        ).logits
+        alone = functional.cross_entropy(logits[0], packed.labels[stays], ignore_index=IGNORED)
+    torch.testing.assert_close(alone, loss, atol=1e-4, rtol=1e-4)
 
 
 def test_the_tokenizer_round_trips_any_text(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -132,7 +194,8 @@ def test_an_interrupted_training_ends_with_the_same_weights(
         )
     seen: list[train_pair.StepReport] = []
     train_pair.train_pair(tmp_path / "parts", recipe=recipe, roles=("draft",), progress=seen.append)
-    later = recipe["draft"][2:]
+    names = [stage.name for stage in recipe["draft"]]
+    later = recipe["draft"][names.index("language") + 1 :]
     rest = [("language", 3), *((stage.name, step) for stage in later for step in (1, 2, 3))]
     assert [(r.stage, r.step) for r in seen] == rest, "it goes on from the last checkpoint"
     whole, parts = (
