@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -209,17 +210,81 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group) -> Tensor:
     kv_heads = keys.shape[1]
     if group.folded:
         rows = query.reshape(group.num_rows, -1, kv_heads, head_dim).transpose(1, 2)
-        out = scaled_dot_product_attention(rows, keys, values, attn_mask=group.mask)
+        out = _attention(rows, keys, values, group.mask)
         flat = out.transpose(1, 2).reshape(num_queries, heads * head_dim)
     else:
         by_key = query.unflatten(1, (-1, kv_heads)).transpose(1, 2).flatten(1, 2)
         rows = by_key.unflatten(0, (group.num_rows, -1)).transpose(1, 2)
-        out = scaled_dot_product_attention(
-            rows, keys, values, attn_mask=group.mask, enable_gqa=True
-        )
+        out = _attention(rows, keys, values, group.mask)
         by_key = out.transpose(1, 2).unflatten(2, (kv_heads, -1))
         flat = by_key.transpose(2, 3).reshape(num_queries, heads * head_dim)
     return flat if group.results is None else flat.index_select(0, group.results)
+
+
+def _attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Attention in blocks of entries that the kernel sums in one order each, [R, heads, Q, head_dim].
+
+    The blocks' results are weighed by their shares of the softmax's denominator; a block of which a query sees nothing
+    has a share of exactly 0, so nothing depends on how many such blocks there are.
+    """
+    num_entries = mask.shape[-1]
+    block = most_entries() if mask.device.type == "cpu" else num_entries
+    if num_entries <= block:
+        return scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
+    parts: list[Tensor] = []
+    logs: list[Tensor] = []
+    for first in range(0, num_entries, block):
+        seen = slice(first, first + block)
+        part, log = _flash(
+            query, keys[:, :, seen], values[:, :, seen], attn_mask=mask[..., seen], scale=None
+        )
+        parts.append(part)
+        logs.append(log + mask[..., first])  # entries are visible from the first one on
+    largest = torch.stack(logs).amax(0)
+    shares = [(log - largest).exp_()[..., None] for log in logs]
+    total, out = shares[0].clone(), parts[0] * shares[0]
+    for part, share in zip(parts[1:], shares[1:], strict=True):
+        total += share
+        out.addcmul_(part, share)
+    return out.div_(total).to(query.dtype)
+
+
+#: What scaled_dot_product_attention calls on a CPU; returns the logarithm of the softmax's denominator as well.
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def most_entries() -> int:
+    """Entries up to which a query's result does not depend on how many invisible ones follow, on this CPU.
+
+    192 on an AMD EPYC; the kernel itself goes in blocks of 512.
+    """
+    return _most_entries(torch.get_num_threads())
+
+
+_KERNEL_BLOCK = 512
+
+
+@cache
+def _most_entries(_num_threads: int) -> int:
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randn(1, 2, _KERNEL_BLOCK, 32, generator=generator)
+    query = keys[:, :, :8].flip(-1)
+    hidden = torch.arange(_KERNEL_BLOCK)
+
+    def seen(visible: int, entries: int) -> Tensor:
+        mask = torch.zeros(1, 1, 8, entries)
+        mask.masked_fill_(hidden[:entries] >= visible, float("-inf"))
+        kept = keys[:, :, :entries]
+        return scaled_dot_product_attention(query, kept, kept, attn_mask=mask)
+
+    most = _KERNEL_BLOCK
+    for visible in range(ENTRY_MULTIPLE, most, ENTRY_MULTIPLE):
+        want = seen(visible, visible)
+        for entries in range(visible, most + 1, ENTRY_MULTIPLE):
+            if not torch.equal(seen(visible, entries), want):
+                most = entries - ENTRY_MULTIPLE
+                break
+    return max(most, ENTRY_MULTIPLE)
 
 
 def _runs(spans: Sequence[Span]) -> list[list[Span]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ..common.errors import Overloaded
 
@@ -28,6 +29,7 @@ class Admission:
         self._free = deque(range(num_rows))
         self._num_rows = num_rows
         self._max_queued = max_queued
+        self._num_coming = 0
         self._waiting: deque[asyncio.Future[int]] = deque()
         self._now = now
         self._taken_at: dict[int, float] = {}
@@ -52,20 +54,26 @@ class Admission:
         """When a row is likely to be free for one more session."""
         return max(0.5, self._mean_session_s * (self.num_waiting + 1) / self._num_rows)
 
-    def check(self) -> None:
-        """Raises Overloaded when a session could not even wait: before its picture is looked at."""
-        if self.is_full and self.num_waiting >= self._max_queued:
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place on the way to a row, from before the picture is read. Raises Overloaded when all are taken: as many
+        as there are free rows, and the queue's."""
+        if self._num_coming >= len(self._free) + self._max_queued:
             retry = self.retry_after_s()
             raise Overloaded(
-                f"all {self._num_rows} sessions are taken and {self.num_waiting} wait: try again in {retry:.1f} s",
+                f"all {self._num_rows} sessions are taken and {self._num_coming} wait: try again in {retry:.1f} s",
                 retry_after_s=retry,
             )
+        self._num_coming += 1
+        try:
+            yield
+        finally:
+            self._num_coming -= 1
 
     async def acquire(self) -> int:
-        """A row, as soon as there is one. Raises Overloaded when the queue is full."""
+        """A row, as soon as there is one, for who has a place."""
         if self._free:
             return self._take(self._free.popleft())
-        self.check()
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:

@@ -100,15 +100,15 @@ class Engine:
         opening = request.open if isinstance(request, Resume) else request
         committed = request.committed_ids if isinstance(request, Resume) else ()
         self._check(opening, committed)
-        self.admission.check()
-        pixels = await self._read_image(opening)
-        num_visual = pixels.num_visual_tokens if pixels else 0
-        prompt_len = len(opening.prompt_ids) + (num_visual - 1 if pixels else 0)
-        self._check_fits(prompt_len, num_visual, len(committed))
-        if self.admission.is_full:
-            # Tiles take ten times the memory of the picture's file: who waits for a row reads it again.
-            pixels = None
-        row = await self.admission.acquire()
+        with self.admission.place():
+            pixels = await self._read_image(opening)
+            num_visual = pixels.num_visual_tokens if pixels else 0
+            prompt_len = len(opening.prompt_ids) + (num_visual - 1 if pixels else 0)
+            self._check_fits(prompt_len, num_visual, len(committed))
+            if self.admission.is_full:
+                # Tiles take ten times the memory of the picture's file: who waits for a row reads it again.
+                pixels = None
+            row = await self.admission.acquire()
         session = Session(
             id=secrets.token_hex(8),
             client=client,
@@ -154,6 +154,7 @@ class Engine:
     async def decode(self, session: Session, num_tokens: int) -> AsyncIterator[Verdict]:
         """Decodes with the target alone, so many tokens or until the answer ends: one verdict a token."""
         async for verdict in self.batcher.decode(session, num_tokens):
+            self._quota.spend(session.client, 1)
             if self.scheduler is None:
                 yield verdict
             else:

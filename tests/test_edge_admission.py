@@ -38,11 +38,26 @@ async def test_rows_are_reused_in_the_order_of_asking() -> None:
 async def test_a_full_queue_refuses_with_a_hint() -> None:
     time = Time()
     admission = Admission(1, 1, time)
-    row = await admission.acquire()
-    waiting = asyncio.ensure_future(admission.acquire())
+
+    async def come(read: asyncio.Event) -> int:
+        with admission.place():
+            await read.wait()
+            return await admission.acquire()
+
+    read, unread = asyncio.Event(), asyncio.Event()
+    read.set()
+    first = asyncio.ensure_future(come(unread))
+    waiting = asyncio.ensure_future(come(unread))
     await asyncio.sleep(0)
+    # One row and one place in the queue: two pictures are being read, no third one is.
+    with pytest.raises(Overloaded, match="try again"):
+        await come(read)
+    unread.set()
+    row = await first
+    await asyncio.sleep(0)
+    assert admission.num_waiting == 1
     with pytest.raises(Overloaded, match="try again") as refused:
-        await admission.acquire()
+        await come(read)
     assert refused.value.retry_after_s >= 0.5
     time.now += 60
     admission.release(row)

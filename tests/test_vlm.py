@@ -27,7 +27,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     config = internvl_config(text_type, head_dim=48 if wide else 16)
     reference = save_internvl(folder, config)
     model = load_model(str(folder), quantization="none", num_threads=1)
-    model.allocate(num_rows=12, row_len=200)
+    model.allocate(num_rows=12, row_len=320)
     return model, reference
 
 
@@ -83,6 +83,18 @@ def test_chunks_equal_one_pass(loaded: Loaded, size: int) -> None:
     want = logits(model, 0, 0, ids)
     chunks = [logits(model, 1, i, ids[i : i + size]) for i in range(0, len(ids), size)]
     same(np.concatenate(chunks), want)
+
+
+@pytest.mark.parametrize("length", [129, 193, 199, 300])
+def test_a_long_prompt_does_not_depend_on_its_chunks(loaded: Loaded, length: int) -> None:
+    model, reference = loaded
+    ids = some_ids(length)
+    want = logits(model, 0, 0, ids)
+    close(want, expected(reference, ids))
+    chunks = [logits(model, 1, i, ids[i : i + 24]) for i in range(0, length, 24)]
+    same(np.concatenate(chunks), want)
+    mates = [Step(2, 0, some_ids(7, 1), num_logits=7), Step(3, 0, ids, num_logits=length)]
+    same(model.forward(mates)[1].logits, want)
 
 
 def test_writing_earlier_is_rollback(loaded: Loaded) -> None:
