@@ -542,7 +542,7 @@ async def test_cancelled_clients_never_reach_the_model() -> None:
             await raw.open(opening(table()))
         model.gate.clear()
         await first.send(DRAFT)
-        await until(lambda: batcher.num_queued == 0)
+        await until(lambda: model.waiting and batcher.num_queued == 0)
         forwards = model.num_forwards
         for raw in others:
             await raw.send(DRAFT)
