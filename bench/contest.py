@@ -17,7 +17,7 @@ from rich.progress import track
 
 from ..common.clock import MonotonicClock
 from ..common.link import LinkConfig
-from ..common.loader import load_model
+from ..common.loader import load_draft_model
 from ..common.model import Model
 from ..common.sampling import Sampling
 from ..device.alone import device_only, edge_only
@@ -51,11 +51,8 @@ class Pair:
 
     def load_draft(self) -> Model:
         """The draft model, in this process."""
-        return load_model(
-            self.draft,
-            quantization="none",
-            device=self.device,
-            num_threads=self.num_threads or None,
+        return load_draft_model(
+            self.draft, device=self.device, num_threads=self.num_threads or None
         )
 
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ..common.loader import load_model
+from ..common.loader import load_draft_model
 from ..device.events import Done
 from ..device.request import Request
 from ..device.tactics import Tactics
@@ -64,7 +64,7 @@ def command(
     pin = len(cores) > 1
     if pin:
         os.sched_setaffinity(0, {cores[DEVICE_CORE]})
-    draft = load_model("scenes-draft", quantization="none", num_threads=1, independent_rows=False)
+    draft = load_draft_model("scenes-draft", num_threads=1)
     args = ("--model", "scenes-target", "--num-threads", "1", "--quantization", quantization)
     with running_edge(*args, core=cores[EDGE_CORE] if pin else None) as edge:
         asker = Asker(draft, edge.address)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from ..common.link import LinkConfig
-from ..common.loader import load_model
+from ..common.loader import load_draft_model
 from ..common.messages import Gate
 from . import branch_sweep, draft_step, gate_sweep, selector_sweep
 from .asker import Asker
@@ -45,7 +45,7 @@ def command(
     steps = draft_step.step_times(10 if quick else 100, console)
     draft_step.show(console, steps)
 
-    draft = load_model(draft_step.MODEL, quantization="none", num_threads=1, independent_rows=False)
+    draft = load_draft_model(draft_step.MODEL, num_threads=1)
     asked = examples(2 if quick else 60)
     few = examples(2 if quick else 24)
     thresholds = gate_sweep.QUICK_THRESHOLDS if quick else gate_sweep.THRESHOLDS

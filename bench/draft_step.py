@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ..common.loader import load_model
+from ..common.loader import load_draft_model
 from ..common.messages import Correction
 from ..common.model import Step
 from ..common.sampling import Sampling
@@ -86,7 +86,7 @@ def _contenders() -> dict[str, Callable[[], float]]:
     """Seconds of a step, each measured over _STEPS of them."""
     from .generate import Generate  # needs torch, which a help text does not
 
-    model = load_model(MODEL, quantization="none", num_threads=1, independent_rows=False)
+    model = load_draft_model(MODEL, num_threads=1)
     generate = Generate(MODEL)
     (example,) = examples(1)
     request = example.request(model)

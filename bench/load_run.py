@@ -19,7 +19,7 @@ from rich.console import Console
 
 from ..common.access import LOCAL, Access
 from ..common.errors import Incompatible, InvalidRequest
-from ..common.loader import load_model, load_text_side
+from ..common.loader import load_draft_model, load_text_side
 from ..common.messages import ModelInfo
 from ..common.model import Model
 from ..common.pair_trace import load_pair_trace
@@ -200,10 +200,7 @@ def make_scripts(info: ModelInfo, crowd: Crowd, seed: int) -> Scripts:
 
 
 def _real_drafts(crowd: Crowd) -> list[Model]:
-    return [
-        load_model(crowd.draft_model, quantization="none", num_threads=1, independent_rows=False)
-        for _ in range(crowd.real_drafts)
-    ]
+    return [load_draft_model(crowd.draft_model, num_threads=1) for _ in range(crowd.real_drafts)]
 
 
 async def _sample(usage: Sequence[Usage]) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.progress import track
 
 from ..common.accept import greedy_token
-from ..common.loader import load_model
+from ..common.loader import load_draft_model, load_model
 from ..common.model import Model, Step
 from ..common.pair_trace import PairTrace, RecordedAnswer
 from .report import RESULTS_DIR, Json, at_least, console_for, finish
@@ -34,7 +34,7 @@ def command(
     console = console_for(json)
     trace = record(
         load_model(target, quantization=quantization, num_threads=1),
-        load_model(draft, quantization="none", num_threads=1),
+        load_draft_model(draft, num_threads=1),
         [
             example
             for example in track(

@@ -72,6 +72,17 @@ def load_model(
     return _load_torch(folder, spec, quantization, dtype, device, num_threads, independent_rows)
 
 
+def load_draft_model(spec: str, *, device: str = "cpu", num_threads: int | None = None) -> Model:
+    """Loads a model to draft with: in floating point, and made for steps of one token."""
+    return load_model(
+        spec,
+        quantization="none",
+        device=device,
+        num_threads=num_threads,
+        independent_rows=False,
+    )
+
+
 def load_text_side(spec: str, *, allow_download: bool = False) -> TextSide:
     """Loads what prompts and answers of a model are made of; no weights, no torch."""
     if spec.startswith(_TABLE):

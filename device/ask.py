@@ -16,7 +16,7 @@ from ..common.access import LOCAL, Access
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import Incompatible, InvalidImage, InvalidRequest
 from ..common.image import load_image, read_image
-from ..common.loader import load_model, load_text_side
+from ..common.loader import load_draft_model, load_text_side
 from ..common.messages import Correction, ModelInfo
 from ..common.model import Model
 from ..common.prompt import TextSide, build_prompt, is_blank
@@ -225,12 +225,8 @@ def _save_selection(path: Path, request: Request, model: Model, selected: Select
 
 
 def _load_draft(question: Question) -> Model:
-    return load_model(
-        question.draft_model,
-        quantization="none",
-        device=question.device,
-        num_threads=question.num_threads or None,
-        independent_rows=False,
+    return load_draft_model(
+        question.draft_model, device=question.device, num_threads=question.num_threads or None
     )
 
 
