@@ -125,14 +125,14 @@ SYSTEMS: dict[str, System] = {
     "covspec-all": replace(
         _COVSPEC, title="CoVSpec, all visual tokens", selector=_EVERY, share=1.0
     ),
-    # Eight tokens from where the gate calls: about the fastest length on this pair, and few bytes a token; the sweep
+    # Six tokens from where the gate calls: about the fastest length on this pair, and few bytes a token; the sweep
     # over links lets `goodput` choose, 0 included.
     "covspec-exact": System(
         "covspec-exact (ours)",
         tactics=Tactics(
-            draft_length=8,
+            draft_length=6,
             gate=Gate.OPTIMISTIC,
-            max_gated=8,
+            max_gated=16,
             branches=1,
         ),
     ),

@@ -34,6 +34,7 @@ from .payoff import Payoff
 from .row import Row
 from .statistics import BranchCounts
 from .step_time import StepTime
+from .wait_time import WaitTime
 
 #: Branches whose keys and values are kept at once.
 MAX_ROWS = 8
@@ -92,6 +93,9 @@ class Branch:
     row: Row | None = None
 
 
+#: Pause before each step, as short as there is one: on a device of one core, a verdict that is there would wait for the
+#: end of this thread's time slice.
+_GIVE_WAY_S = 1e-6
 #: Weight of the newest draft in the measured time of a token.
 _SMOOTHING = 0.1
 
@@ -124,7 +128,8 @@ class Branches:
         self._branches: list[Branch] = []
         self._grew = False  # in this round
         self._num_grown = 0
-        self._grown_until_s = self._lost_s = 0.0
+        self._wait_time = WaitTime()
+        self._began_s = self._grown_until_s = self._lost_s = 0.0
 
     @property
     def growing(self) -> bool:
@@ -143,13 +148,15 @@ class Branches:
         num_final: int,
         begin: int,
         new_block: NewBlock,
-        stopped: Callable[[], bool],
+        stopped: Callable[[float], bool],
     ) -> None:
         """Grows branches of a draft until `stopped` or until nothing is left to grow. In the model's thread.
 
+        stopped: waits so many seconds for the verdict; returns whether it is there.
         num_final: tokens at the front that cannot be rejected. begin: committed length that the draft builds on.
         """
         self._branches, self._grew, self._num_grown = [], True, 0
+        self._began_s = self._clock.now()
         try:
             self._grow(draft, num_final, begin, new_block, stopped)
         finally:
@@ -161,12 +168,12 @@ class Branches:
         num_final: int,
         begin: int,
         new_block: NewBlock,
-        stopped: Callable[[], bool],
+        stopped: Callable[[float], bool],
     ) -> None:
         accept = [self._acceptance.of(token.probability) for token in draft[num_final:]]
         outcomes = outcome_probabilities(accept)
         for j, token in enumerate(draft[num_final:]):
-            if stopped():
+            if stopped(0):
                 return
             assert token.logits is not None, "drafted tokens keep their logits"
             outlook = self._corrector.outlook(token.logits, begin + num_final + j)
@@ -178,7 +185,7 @@ class Branches:
             token_ids[-1] not in self._stop_ids and new_block(begin + len(draft) + 1) is not None
         )
         last = self._branching.width(len(draft) - num_final)
-        while not stopped():
+        while not stopped(self._pause_s()):
             batch = self._next_batch(spare=last if bonus else 0)
             wanted = [self._wanted(branch, token_ids) for branch in batch]
             if bonus:
@@ -199,8 +206,19 @@ class Branches:
                 guessed = guesses(outlook, last, None)
                 self._plant(len(draft), outcomes[-1], guessed, begin, new_block)
 
+    def _pause_s(self) -> float:
+        """How long to wait for the verdict before the next step: when it is likely to come during that step, until it
+        is likely to be there, because who grows is late for the next round."""
+        due_s, late_s = self._wait_time.window_s
+        waited_s = self._clock.now() - self._began_s
+        one, more = self._step_time.coefficients
+        if due_s - one - more <= waited_s < late_s:
+            return late_s - waited_s
+        return _GIVE_WAY_S
+
     def stop(self, started_s: float, arrived_s: float) -> None:
         """Books a round's growth, which has stopped by now, because its verdict arrived."""
+        self._wait_time.observe(arrived_s - started_s)
         counts = self._counts
         self._lost_s = self._clock.now() - arrived_s
         counts.num_rounds += 1

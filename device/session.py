@@ -10,12 +10,15 @@ device draws itself moves it once more and rides up with the next draft.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+from collections import deque
 from concurrent.futures import Executor
 
 from ..common.clock import Clock
 from ..common.messages import Draft, Feature, Mode, Opened, Verdict
 from ..common.messages import Gate as GateKind
+from ..common.tokenizer import TextStream
 from ..common.wire import MAX_DECODE_AHEAD, MAX_DRAFT_LENGTH
 from . import events
 from .answer import Answer
@@ -40,6 +43,8 @@ from .worker import Worker
 
 #: Tokens that the edge is asked to decode ahead, to begin with.
 _FIRST_AHEAD = 8
+#: Confident tokens of a draft show at most this often.
+_SHOW_EVERY_S = 0.005
 
 
 class Session:
@@ -181,22 +186,37 @@ class Session:
         if block is None:
             return Block(0), 0.0
         draw = self._corrector.draw
-        loop, gated = asyncio.get_running_loop(), asyncio.Queue[DraftToken | None]()
+        loop, waiting, preview = (
+            asyncio.get_running_loop(),
+            deque[DraftToken](),
+            self._answer.preview(),
+        )
+        position, told_s = begin, -math.inf
+
+        def show() -> None:
+            nonlocal position
+            while waiting:
+                self._show(waiting[0], position, preview)
+                waiting.popleft()
+                position += 1
 
         def tell(token: DraftToken) -> None:
-            loop.call_soon_threadsafe(gated.put_nowait, token)
+            # Confident tokens show at once: their draft may take as long as many rounds. But nobody sees them come
+            # faster than this, and each time the event loop takes the core from the draft model.
+            nonlocal told_s
+            waiting.append(token)
+            now = self._clock.now()
+            if now - told_s >= _SHOW_EVERY_S:
+                told_s = now
+                loop.call_soon_threadsafe(show)
 
         def propose() -> None:
             self._drafter.propose(
                 block, lambda logits, position: draw(logits, position, begin), tell
             )
 
-        work = asyncio.ensure_future(self._worker.timed("draft", propose))
-        if self._gate.kind is not GateKind.OFF:
-            # Confident tokens show at once: their draft may take as long as many rounds.
-            work.add_done_callback(lambda _: gated.put_nowait(None))
-            await self._show_gated(begin, gated)
-        _, draft_s = await work
+        _, draft_s = await self._worker.timed("draft", propose)
+        show()
         num_reused = self._drafter.num_reused
         num_fresh = len(block.tokens) - num_reused
         if not num_fresh:
@@ -210,20 +230,15 @@ class Session:
         )
         return block, draft_s
 
-    async def _show_gated(self, begin: int, gated: asyncio.Queue[DraftToken | None]) -> None:
-        """Takes confident tokens as they are drafted: final ones are committed, provisional ones announced."""
-        preview, position = self._answer.preview(), begin
-        while (token := await gated.get()) is not None:
-            if self._gate.kind is GateKind.COMMITTED:
-                commit = self._answer.commit([token.token_id])
-                self._statistics.num_tokens = len(self._answer.ids)
-                self._emit(
-                    events.Committed(self._round, commit.token_ids, 0, commit.text, gated=True)
-                )
-            else:
-                text = preview.push([token.token_id])
-                self._emit(events.Provisional(self._round, position, token.token_id, text))
-            position += 1
+    def _show(self, token: DraftToken, position: int, preview: TextStream) -> None:
+        """A confident token: a final one is committed, a provisional one announced."""
+        if self._gate.kind is GateKind.COMMITTED:
+            commit = self._answer.commit([token.token_id])
+            self._statistics.num_tokens = len(self._answer.ids)
+            self._emit(events.Committed(self._round, commit.token_ids, 0, commit.text, gated=True))
+        else:
+            text = preview.push([token.token_id])
+            self._emit(events.Provisional(self._round, position, token.token_id, text))
 
     def _num_final(self, block: Block) -> int:
         """Tokens at a draft's front that no verdict can take back."""
@@ -273,7 +288,7 @@ class Session:
         growth = asyncio.ensure_future(
             self._worker.run(
                 lambda: branches.grow(
-                    block.tokens, self._num_final(block), begin, self._new_block, stop.is_set
+                    block.tokens, self._num_final(block), begin, self._new_block, stop.wait
                 )
             )
         )

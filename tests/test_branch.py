@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -18,10 +19,11 @@ from covspec.device.acceptance import Acceptance
 from covspec.device.block import Block
 from covspec.device.branch import Branches, Branching, guesses, outcome_probabilities
 from covspec.device.correction import corrector
-from covspec.device.draft_token import DraftToken
+from covspec.device.draft_token import DraftToken, Float32Row
 from covspec.device.drafter import Drafter
 from covspec.device.gate import Gate, MarginGate, NoGate
 from covspec.device.payoff import Payoff
+from covspec.device.row import Row
 from covspec.device.statistics import BranchCounts
 from covspec.device.step_time import StepTime
 
@@ -175,7 +177,7 @@ class Rig:
         """Grows until the verdict stops it after some steps."""
         forwards = len(self.model.forwards)
 
-        def stopped() -> bool:
+        def stopped(_: float) -> bool:
             steps.append(len(self.model.forwards) - forwards)
             return len(steps) > num_steps + len(draft)
 
@@ -294,3 +296,43 @@ def test_non_finite_logits_ahead_end_a_branch_only() -> None:
     rig.model.logits = real  # type: ignore[method-assign]
     rig.commit(draft, 0, (draft[0].token_id + 1) % V)
     rig.draft()
+
+
+def test_no_step_is_begun_that_the_verdict_would_have_to_wait_for() -> None:
+    """Steps of 1 s, verdicts 9.5 s after their drafts: growth pauses at 9 s, and goes on when one is late."""
+    rig = Rig()
+    clock = ManualClock()
+    rig.branches = Branches(
+        rig.drafter, rig.corrector, Branching(3, 0.6), frozenset(), clock, rig.counts
+    )
+    rig.k = 30
+    look = rig.drafter.look
+
+    def slow_look(wanted: Sequence[tuple[Row, Sequence[int]]]) -> list[Float32Row]:
+        clock.advance(1.0)
+        return look(wanted)
+
+    def verdict_at(arrival_s: float) -> list[float]:
+        draft, began, pauses = rig.draft(), clock.now(), list[float]()
+        rig.drafter.look = slow_look  # type: ignore[method-assign]
+
+        def stopped(pause_s: float) -> bool:
+            if pause_s > 0.1:
+                pauses.append(clock.now() - began)
+            clock.advance(min(pause_s, max(0.0, began + arrival_s - clock.now())))
+            return clock.now() - began >= arrival_s
+
+        rig.branches.grow(draft, 0, rig.begin, lambda _: rig.block(), stopped)
+        rig.branches.stop(began, began + arrival_s)
+        rig.drafter.look = look  # type: ignore[method-assign]
+        rig.commit(draft, 0, (draft[0].token_id + 1) % V)
+        return pauses
+
+    for _ in range(3):
+        assert verdict_at(9.5) == []
+    for _ in range(20):
+        pauses = verdict_at(9.5)
+    assert pauses and all(8.5 <= at < 9.5 for at in pauses)
+    steps = rig.counts.num_grown_tokens
+    assert max(verdict_at(14.0)) < 9.5
+    assert rig.counts.num_grown_tokens >= steps + 12  # before and after the pause
