@@ -147,7 +147,7 @@ class SimSession:
         self._asked.up_bytes += max(0, num_bytes - _FRAME_BYTES)
 
         def arrived() -> None:
-            done_s = device.edge.loop.done_s(self._events.now_s, times.loop_s)
+            done_s = device.edge.handled_s()
             self._events.at(done_s, self._read, read)
 
         self._events.at(arrival_s + times.transport_s / 2, arrived)
@@ -184,7 +184,7 @@ class SimSession:
 
     def _send_down(self, num_bytes: int, hear: Callable[[float], None]) -> None:
         device, times = self._device, self._device.edge.times
-        sent_s = device.edge.loop.done_s(self._events.now_s, times.loop_s)
+        sent_s = device.edge.handled_s()
         arrival_s = device.down.send(sent_s, num_bytes)
         self._asked.down_bytes += max(0, num_bytes - _FRAME_BYTES)
         down_s = arrival_s - sent_s

@@ -71,7 +71,8 @@ class SimEdge:
         num_rows: int = 1 << 30,
     ) -> None:
         self.times = times
-        self.loop = Serial()
+        self._loop = Serial()
+        self._stolen_s = 0.0
         self._images = Serial()
         self.busy_s = 0.0
         self._events = events
@@ -106,6 +107,16 @@ class SimEdge:
             self._admit(self._waiting.popleft())
         else:
             self._num_free += 1
+
+    def handled_s(self) -> float:
+        """When the event loop is done with a message that is there now.
+
+        Loop and model share one interpreter lock, and a busy edge process takes one core in all: what the loop does
+        during a step is missing from the model's next one.
+        """
+        if self._busy:
+            self._stolen_s += self.times.loop_s
+        return self._loop.done_s(self._events.now_s, self.times.loop_s)
 
     def draft(self, session: EdgeSession) -> None:
         """A draft that the event loop has read."""
@@ -165,7 +176,7 @@ class SimEdge:
         for job, _ in chunks:
             job.started_s = job.started_s or now
             job.seconds += step_s
-        self._events.at(now + step_s, self._end, rounds, chunks, seen)
+        self._events.at(now + step_s + self._given_back_s(), self._end, rounds, chunks, seen)
 
     def _end(
         self,
@@ -190,18 +201,29 @@ class SimEdge:
     def _see(self, job: SimPrefill | None) -> None:
         """The vision tower sees a picture, whose tokens then join the prompt."""
         if job is None:
-            self._busy = False
-            self._wake()
+            self._go_on()
             return
         self.busy_s += self.times.tile_s
-        self._events.at(self._events.now_s + self.times.tile_s, self._seen, job)
+        seen_s = self._events.now_s + self.times.tile_s + self._given_back_s()
+        self._events.at(seen_s, self._seen, job)
 
     def _seen(self, job: SimPrefill) -> None:
         job.picture = False
         place = 1 if job.session.answer.texts[0] else 0
         job.parts.insert(place, self.times.num_visual_tokens)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begins the next step; an edge that has none to begin has time for its event loop."""
         self._busy = False
         self._wake()
+        if not self._busy:
+            self._stolen_s = 0.0
+
+    def _given_back_s(self) -> float:
+        """What the event loop has taken of the model's time since it was last counted."""
+        stolen_s, self._stolen_s = self._stolen_s, 0.0
+        return stolen_s
 
     def _order(self, job: SimPrefill) -> float:
         left = sum(job.parts) + (self.times.num_visual_tokens if job.picture else 0)

@@ -44,12 +44,16 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repeats.")] = False,
     model: Annotated[str, typer.Option(help="Target: alias or folder.")] = "scenes-target",
     quantization: Annotated[str, typer.Option(help="none, int8-weight-only or int8.")] = "none",
-    num_threads: Annotated[int, typer.Option(help="CPU threads of the target.")] = 1,
+    num_threads: Annotated[
+        int, typer.Option(help="CPU threads of the target; 0: as many as an edge takes.")
+    ] = 0,
 ) -> None:
     """Verify time over batch and draft length, batching gain, engine overhead, a newcomer's prefill."""
+    import torch  # here, because a help text does not need it
+
     console = console_for(json)
     repeats = 8 if quick else 40
-    target = load_model(model, quantization=quantization, num_threads=num_threads)
+    target = load_model(model, quantization=quantization, num_threads=num_threads or None)
     target.allocate(max(BATCHES), CONTEXT + MAX_DRAFT_LENGTH)
     grid = _measure_grid(target, repeats, console)
     fits = {k: _fit({b: grid[b, k] for b in BATCHES}) for k in LENGTHS}
@@ -65,7 +69,7 @@ def command(
         {
             "model": model,
             "quantization": quantization,
-            "num_threads": num_threads,
+            "num_threads": torch.get_num_threads(),
             "context": CONTEXT,
             "seconds": [
                 {"sessions": b, "draft_length": k, "seconds": s} for (b, k), s in grid.items()
@@ -157,7 +161,7 @@ def _against_bare(
     target: Model, model: str, repeats: int, console: Console
 ) -> list[dict[str, Any]]:
     """The engine's step beside Transformers' forward pass of the same padded shapes, float32, interleaved."""
-    import torch  # here, because a help text does not need it
+    import torch
     from transformers import AutoModelForImageTextToText
 
     bare = AutoModelForImageTextToText.from_pretrained(

@@ -96,7 +96,9 @@ class KVRows:
         # [layers, rows, row_len, 2 * kv_heads, head_dim]
         self._rows = self._store[:, :-1].unflatten(1, (num_rows, row_len))
         self._written = [0] * num_rows
-        self._entries = torch.arange(row_len, device=device)
+        #: row_len zeros, then as many -inf.
+        self._shade = torch.zeros(2 * row_len, dtype=dtype, device=device)
+        self._shade[row_len:] = float("-inf")
 
     @property
     def padding_slot(self) -> int:
@@ -167,15 +169,15 @@ class KVRows:
         entries = -(-max(s.start + s.length for s in spans) // ENTRY_MULTIPLE) * ENTRY_MULTIPLE
         # Padding repeats a row's last token, mask and all.
         repeats = self._heads_per_key if folded else 1
-        visible = [
-            span.start + min(i, span.length - 1)
+        # Token t sees entries 0 ... t: a window on zeros that are followed by -inf.
+        windows = [
+            self.row_len - 1 - span.start - min(i, span.length - 1)
             for span in spans
             for i in range(width)
             for _ in range(repeats)
         ]
-        last = torch.tensor(visible, device=self._device)[:, None]
-        mask = torch.zeros((len(visible), entries), dtype=self._store.dtype, device=self._device)
-        mask.masked_fill_(self._entries[:entries] > last, float("-inf"))
+        index = torch.tensor(windows, device=self._device)
+        mask = self._shade.unfold(0, entries, 1).index_select(0, index)
         queries = results = None
         if any(length != width for length in lengths):
             starts = [sum(lengths[:i]) for i in range(len(lengths))]
