@@ -96,6 +96,8 @@ class Branch:
 #: Pause before each step, as short as there is one: on a device of one core, a verdict that is there would wait for the
 #: end of this thread's time slice.
 _GIVE_WAY_S = 1e-6
+#: Steps that growth waits at most for a verdict that is due.
+_PATIENCE_STEPS = 3.0
 #: Weight of the newest draft in the measured time of a token.
 _SMOOTHING = 0.1
 
@@ -211,8 +213,10 @@ class Branches:
         is likely to be there, because who grows is late for the next round."""
         due_s, late_s = self._wait_time.window_s
         waited_s = self._clock.now() - self._began_s
-        one, more = self._step_time.coefficients
-        if due_s - one - more <= waited_s < late_s:
+        step_s = sum(self._step_time.coefficients)
+        # Where verdicts come at any time, waiting for one costs more than being late for it.
+        late_s = min(late_s, due_s + _PATIENCE_STEPS * step_s)
+        if due_s - step_s <= waited_s < late_s:
             return late_s - waited_s
         return _GIVE_WAY_S
 

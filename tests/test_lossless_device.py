@@ -20,6 +20,7 @@ from edges import running_edge
 from covspec.common.clock import MonotonicClock
 from covspec.common.messages import Correction, Gate
 from covspec.common.table import TableModel
+from covspec.device.branch import Branches
 from covspec.device.drafter import Drafter
 from covspec.device.edge_link import EdgeLink
 from covspec.device.length import LengthName, LengthPolicy, RoundOutcome
@@ -128,6 +129,12 @@ def tactics(gate: Gate, length: LengthName = LengthName.FIXED, branches: int = 0
         max_gated=6,
         branches=branches,
     )
+
+
+@pytest.fixture(autouse=True)
+def eager_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Branches give way to nobody: with dozens of sessions on two cores hardly one would come true otherwise."""
+    monkeypatch.setattr(Branches, "_pause_s", lambda self: 0.0)
 
 
 async def follows_the_target(correction: Correction, branches: int, caps: Sequence[int]) -> None:
