@@ -43,8 +43,7 @@ class Int8:
         if weight.device.type == "cpu":
             fit = _BLOCK_WEIGHTS // weight.shape[1] // _MIN_COLUMNS * _MIN_COLUMNS
             columns = max(_MIN_COLUMNS, fit)
-        on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
-        self._by_onednn = batches and on_cpu and onednn_is_faster()
+        self._by_onednn = batches and onednn_is_faster(weight)
         #: int8 [inputs, outputs of the block], or the other way round for oneDNN
         self.blocks = [
             block if self._by_onednn else transposed(block) for block in quantised.split(columns)

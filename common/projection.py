@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -52,30 +52,31 @@ class Packed:
         """weight: [outputs, inputs]."""
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
         self._bias = None if bias is None else bias.detach()
+        self._linear = _onednn_linear()
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         y: Tensor
         if residual is None:
-            y = _linear(x, self._weight, self._bias, "none", (), "")
+            y = self._linear(x, self._weight, self._bias, "none", (), "")
         else:
-            y = _linear.binary(x, residual, self._weight, self._bias, "add")
+            y = self._linear.binary(x, residual, self._weight, self._bias, "add")
         return y
 
 
-#: What `torch.compile` calls for a linear layer on the CPU; takes weights in any layout.
-_linear = torch.ops.mkldnn._linear_pointwise
+def _onednn_linear() -> Any:
+    """What `torch.compile` calls for a linear layer on the CPU; takes weights in any layout. Not in every PyTorch."""
+    return torch.ops.mkldnn._linear_pointwise
 
 
 def onednn_product(x: Tensor, weight: Tensor) -> Tensor:
     """x @ weight.T by oneDNN. weight: [outputs, inputs], as it is."""
-    y: Tensor = _linear(x, weight, None, "none", (), "")
+    y: Tensor = _onednn_linear()(x, weight, None, "none", (), "")
     return y
 
 
 def dense(weight: Tensor, bias: Tensor | None = None, *, batches: bool = True) -> Projection:
     """A projection in floating point. weight: [outputs, inputs]. batches: for many rows at once, not for one."""
-    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
-    return (Packed if batches and on_cpu and onednn_is_faster() else Dense)(weight, bias)
+    return (Packed if batches and onednn_is_faster(weight) else Dense)(weight, bias)
 
 
 class Modules:
@@ -131,12 +132,17 @@ def _fewest_rows(_num_threads: int) -> int | None:
     return fewest if fewest <= _MOST_PADDING else None
 
 
+def onednn_is_faster(weight: Tensor) -> bool:
+    """Whether batches are multiplied faster by oneDNN than by MKL with a weight of this kind, where it is."""
+    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+    return on_cpu and _mkl_is_narrow()
+
+
 @cache
-def onednn_is_faster() -> bool:
-    """Whether oneDNN multiplies batches in float32 faster than MKL on this processor."""
+def _mkl_is_narrow() -> bool:
     cpu = torch.cpu.get_capabilities()
-    mkl_is_narrow = "AMD" in cpu.get("cpu_name", "") and bool(cpu.get("avx512_f"))
-    return mkl_is_narrow and torch.backends.mkldnn.is_available()
+    is_narrow = "AMD" in cpu.get("cpu_name", "") and bool(cpu.get("avx512_f"))
+    return is_narrow and torch.backends.mkldnn.is_available()
 
 
 def transposed(weight: Tensor) -> Tensor:
