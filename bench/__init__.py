@@ -1,1 +1,5 @@
-"""Measurements: one module per table, figure or comparison, and the `covspec` command."""
+"""Measurements, simulated load and training: everything that uses device and edge, and that neither needs.
+
+One room for each thing that is measured; `cli` names the commands, `report` writes what a measurement ends with,
+`processes` starts the product's commands. Nothing outside imports from here.
+"""

@@ -16,41 +16,62 @@ from ..common.command import run, version_option
 COMMANDS = {
     "demo": ("demo", "Start an edge, ask it about a picture, and show what speculation saved."),
     "link": (
-        "link",
+        "link.command",
         "A wireless link in user space between a device and an edge, for experiments.",
     ),
-    "loadtest": ("loadtest", "Load an edge with many simulated devices."),
+    "loadtest": ("load.loadtest", "Load an edge with many simulated devices."),
     "plan": (".edge.plan_command", "Plan draft lengths and bandwidth of a round from a scenario."),
-    "simulate": ("simulate", "Devices and edges on a virtual clock: plan capacity."),
+    "simulate": ("sim.simulate", "Devices and edges on a virtual clock: plan capacity."),
     "models": ("models", "List the models that have a short name, and which are on this machine."),
-    "train-pair": ("train_command", "Train the embedded model pair again, from its seed."),
+    "train-pair": ("scenes.command", "Train the embedded model pair again, from its seed."),
 }
 BENCHES = {
-    "decode": ("decode", "Speculation against the target alone, one client, loopback."),
+    "decode": ("parts.decode", "Speculation against the target alone, one client, loopback."),
     "device": (
-        "device",
+        "parts.device",
         "The device's parts: selection, draft step, selectors, gate and branches.",
     ),
-    "int8": ("int8", "INT8 against float32: agreement, answers, and invariance to batch mates."),
-    "loadtest": ("load_bench", "The load tester and an edge, held to what they promise."),
-    "multispin": ("multispin", "Multi-SPIN's figures, by its model and through the real server."),
-    "pair": ("pair", "The embedded pair: how often it is right, and how often both models agree."),
-    "plans": ("plans", "Plans served end to end to 20 devices: exact against fixed, in real time."),
-    "scheduler": ("scheduler", "The planner: exact against brute force, all solvers, solve times."),
-    "selection": ("selection", "How long it takes to choose visual tokens on one thread."),
-    "simulate": ("sim_bench", "Simulated against measured loads, and how large one may be."),
-    "soak": ("soak", "Clients that come, go, cancel and get killed, for half an hour."),
-    "startup": ("startup", "How long a user waits for an edge, an answer, the whole demo."),
-    "trace": ("trace", "Record what the embedded pair says, for simulated devices to play."),
-    "sweep": ("sweep", "covspec-exact against edge-only over SNR, bandwidth and draft length."),
-    "table1": ("table1", "CoVSpec's Table I: baselines and systems on three suites."),
-    "table2": ("table2", "CoVSpec's Table II: what each of its components gives."),
-    "reproduction": ("reproduction", "Put the tables' results into docs/reproduction.md."),
+    "int8": (
+        "parts.int8",
+        "INT8 against float32: agreement, answers, and invariance to batch mates.",
+    ),
+    "loadtest": ("load.bench", "The load tester and an edge, held to what they promise."),
+    "multispin": (
+        "multispin.command",
+        "Multi-SPIN's figures, by its model and through the real server.",
+    ),
+    "pair": (
+        "scenes.pair",
+        "The embedded pair: how often it is right, and how often both models agree.",
+    ),
+    "plans": (
+        "multispin.plans",
+        "Plans served end to end to 20 devices: exact against fixed, in real time.",
+    ),
+    "scheduler": (
+        "multispin.scheduler",
+        "The planner: exact against brute force, all solvers, solve times.",
+    ),
+    "selection": ("parts.selection", "How long it takes to choose visual tokens on one thread."),
+    "simulate": ("sim.bench", "Simulated against measured loads, and how large one may be."),
+    "soak": ("load.soak", "Clients that come, go, cancel and get killed, for half an hour."),
+    "startup": ("parts.startup", "How long a user waits for an edge, an answer, the whole demo."),
+    "trace": ("load.trace", "Record what the embedded pair says, for simulated devices to play."),
+    "sweep": (
+        "tables.sweep",
+        "covspec-exact against edge-only over SNR, bandwidth and draft length.",
+    ),
+    "table1": ("tables.table1", "CoVSpec's Table I: baselines and systems on three suites."),
+    "table2": ("tables.table2", "CoVSpec's Table II: what each of its components gives."),
+    "reproduction": ("tables.reproduction", "Put the tables' results into docs/reproduction.md."),
     "verify": (
-        "verify",
+        "parts.verify",
         "The engine under load: verify times, batching gain, a newcomer's prefill.",
     ),
-    "wire": ("wire", "A round without its model: latency of one client, rounds a second of 64."),
+    "wire": (
+        "parts.wire",
+        "A round without its model: latency of one client, rounds a second of 64.",
+    ),
 }
 
 app = typer.Typer(name="covspec", pretty_exceptions_enable=False)

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import common
-from ..common.image import load_image, read_image
-from ..common.zoo import resolve
+from ..common.input.image import load_image, read_image
+from ..common.models.zoo import resolve
 from .processes import ask, run_client, running_edge
 
 _SAMPLES = Path(common.__file__).parent / "models" / "scenes" / "samples"

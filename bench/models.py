@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..common.errors import ModelError
-from ..common.zoo import ALIASES, resolve
+from ..common.models.zoo import ALIASES, resolve
 
 
 def command(

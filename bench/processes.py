@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import CovspecError, EdgeUnavailable
-from ..common.link import LinkConfig
+from ..common.radio.link import LinkConfig
 
 _READY = re.compile(r"covspec (?:edge|link) ready on (\S+:\d+)")
 

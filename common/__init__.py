@@ -1,1 +1,6 @@
-"""What device and edge share: the maths, the wire, models and images; knows neither side."""
+"""What device and edge share; knows neither side.
+
+Rooms, lowest first: `maths`, `input`, `protocol`, `models`, and `radio` beside them. `errors`, `clock` and `command`
+belong to every room. Imported from here: anything but a name that begins with an underscore. Never here: what only
+one side needs, and what only measures.
+"""

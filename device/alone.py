@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.accept import coupled_token, distribution, draw, float16_row, greedy_token
 from ..common.clock import Clock
-from ..common.messages import Correction, Draft, Finish, Mode
-from ..common.noise import Stream, uniform
-from ..common.tokenizer import Tokenizer
-from . import events
+from ..common.input.tokenizer import Tokenizer
+from ..common.maths.accept import coupled_token, distribution, draw, float16_row, greedy_token
+from ..common.maths.noise import Stream, uniform
+from ..common.protocol.messages import Correction, Draft, Finish, Mode
 from .answer import Answer
-from .block import Block
-from .draft_token import DraftToken
-from .drafter import Drafter
-from .edge_link import EdgeLink
-from .events import Emit
-from .lifeline import RECONNECT_S, Lifeline
+from .drafting.block import Block
+from .drafting.draft_token import DraftToken
+from .drafting.drafter import Drafter
+from .line.edge_link import EdgeLink
+from .line.lifeline import RECONNECT_S, Lifeline
+from .line.verdict import broken, check_verdict
+from .record import events
+from .record.events import Emit
+from .record.statistics import Statistics
 from .request import Request
-from .selection import KeepAll, Selector
-from .statistics import Statistics
-from .verdict import broken, check_verdict
-from .view import ActivitySource, ViewOptions, look
+from .visual.selection import KeepAll, Selector
+from .visual.view import ActivitySource, ViewOptions, look
 
 DEVICE_ONLY = "device-only"
 _KEEP_ALL = KeepAll()

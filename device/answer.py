@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..common.errors import EdgeFailure
-from ..common.messages import Finish
-from ..common.sampling import Sampling
-from ..common.tokenizer import TextStream, Tokenizer
+from ..common.input.tokenizer import TextStream, Tokenizer
+from ..common.maths.sampling import Sampling
+from ..common.protocol.messages import Finish
 
 #: Committed tokens that the text of provisional ones is decoded behind: a character may have begun in them.
 _PREVIEW_CONTEXT = 8

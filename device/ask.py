@@ -12,30 +12,30 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from ..common.access import LOCAL, Access
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import Incompatible, InvalidImage, InvalidRequest
-from ..common.image import load_image, read_image
-from ..common.loader import load_draft_model, load_text_side
-from ..common.messages import Correction, ModelInfo
-from ..common.model import Model
-from ..common.prompt import TextSide, build_prompt, is_blank
-from ..common.sampling import Sampling
-from ..common.wire import SUPPORTED_VERSIONS
-from .air import NoAir
+from ..common.input.image import load_image, read_image
+from ..common.maths.sampling import Sampling
+from ..common.models.loader import load_draft_model, load_text_side
+from ..common.models.model import Model
+from ..common.models.prompt import TextSide, build_prompt, is_blank
+from ..common.protocol.access import LOCAL, Access
+from ..common.protocol.messages import Correction, ModelInfo
+from ..common.protocol.wire import SUPPORTED_VERSIONS
 from .alone import device_only, edge_only
-from .drafter import Drafter
-from .edge_link import EdgeLink, check_target
-from .events import Done, Emit, Event, Selected
-from .keywords import AUTO
-from .lifeline import RECONNECT_S
+from .drafting.drafter import Drafter
+from .line.air import NoAir
+from .line.edge_link import EdgeLink, check_target
+from .line.lifeline import RECONNECT_S
+from .record.events import Done, Emit, Event, Selected
+from .record.statistics import Statistics
 from .request import Request
-from .selection import ACTIVITY_LAYERS, QUERY_WEIGHT, Selector, SelectorName, make_selector
-from .selection_picture import Cells, check_ending, save_selection
 from .session import Session
-from .statistics import Statistics
 from .tactics import Tactics
-from .view import ActivitySource, ViewOptions
+from .visual.keywords import AUTO
+from .visual.picture import Cells, check_ending, save_selection
+from .visual.selection import ACTIVITY_LAYERS, QUERY_WEIGHT, Selector, SelectorName, make_selector
+from .visual.view import ActivitySource, ViewOptions
 
 logger = logging.getLogger(__name__)
 

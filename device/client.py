@@ -12,24 +12,24 @@ from typing import Annotated
 
 import typer
 
-from ..common.access import Access
 from ..common.command import ClosedPipe, run, version_option
 from ..common.errors import InvalidRequest
-from ..common.messages import Correction, Gate
-from ..common.model import Model
-from ..common.prompt import TextSide
-from ..common.sampling import Sampling
-from ..common.tls import Tls
+from ..common.maths.sampling import Sampling
+from ..common.models.model import Model
+from ..common.models.prompt import TextSide
+from ..common.protocol.access import Access
+from ..common.protocol.messages import Correction, Gate
+from ..common.protocol.tls import Tls
 from .access_options import ApiKey, CaCerts, Certfile, Insecure, Keyfile, WithTls
 from .ask import AskMode, Question, ask
-from .events import Emit
-from .gate import GateRule
-from .length import LengthName
+from .drafting.gate import GateRule
+from .lengths.length import LengthName
 from .notes import Notes
 from .output import JsonOutput, SpeculationOutput, TextOutput, card, console
-from .selection import SelectorName
+from .record.events import Emit
 from .tactics import Tactics
-from .view import ActivitySource
+from .visual.selection import SelectorName
+from .visual.view import ActivitySource
 
 _EPILOG = (
     "Exit codes: 0 answered · 2 bad flag or query · 3 bad picture · 4 too long · 5 draft model cannot be loaded · "

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..common.tokenizer import TextStream, Tokenizer
-from . import events
-from .events import Event, as_json
-from .statistics import Statistics
+from ..common.input.tokenizer import TextStream, Tokenizer
+from .record import events
+from .record.events import Event, as_json
+from .record.statistics import Statistics
 
 _STYLES = {
     "accepted": "green",

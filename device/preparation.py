@@ -15,21 +15,21 @@ from dataclasses import replace
 import numpy as np
 
 from ..common.clock import Clock
-from ..common.messages import Mode, Open, Opened
-from ..common.wire import MAX_DRAFT_LENGTH
-from . import events
-from .block import Block
-from .correction import Corrector
-from .drafter import Drafter
-from .events import Emit
-from .gate import Gate
-from .length import LengthPolicy, clamp_length
-from .lifeline import Lifeline
+from ..common.protocol.messages import Mode, Open, Opened
+from ..common.protocol.wire import MAX_DRAFT_LENGTH
+from .drafting.block import Block
+from .drafting.correction import Corrector
+from .drafting.drafter import Drafter
+from .drafting.gate import Gate
+from .drafting.worker import Worker
+from .lengths.length import LengthPolicy, clamp_length
+from .line.lifeline import Lifeline
+from .record import events
+from .record.events import Emit
+from .record.statistics import Statistics
 from .request import Request
-from .selection import Indices, Selector, VisualContext
-from .statistics import Statistics
-from .view import ViewOptions, look
-from .worker import Worker
+from .visual.selection import Indices, Selector, VisualContext
+from .visual.view import ViewOptions, look
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from ..common.messages import Correction, DeviceProfile, Feature, Gate, Mode, Open
-from ..common.prompt import Prompt
-from ..common.sampling import Sampling
-from ..common.wire import MAX_DRAFT_LENGTH
+from ..common.maths.sampling import Sampling
+from ..common.models.prompt import Prompt
+from ..common.protocol.messages import Correction, DeviceProfile, Feature, Gate, Mode, Open
+from ..common.protocol.wire import MAX_DRAFT_LENGTH
 
 FEATURES = frozenset({Feature.RESUME, Feature.GO_AWAY, Feature.DECODE_AHEAD})
 

@@ -16,30 +16,30 @@ from collections import deque
 from concurrent.futures import Executor
 
 from ..common.clock import Clock
-from ..common.messages import Draft, Feature, Mode, Opened, Verdict
-from ..common.messages import Gate as GateKind
-from ..common.tokenizer import TextStream
-from ..common.wire import MAX_DECODE_AHEAD, MAX_DRAFT_LENGTH
-from . import events
+from ..common.input.tokenizer import TextStream
+from ..common.protocol.messages import Draft, Feature, Mode, Opened, Verdict
+from ..common.protocol.messages import Gate as GateKind
+from ..common.protocol.wire import MAX_DECODE_AHEAD, MAX_DRAFT_LENGTH
 from .answer import Answer
-from .block import Block
-from .branch import MAX_ROWS, Branches, Branching
-from .correction import Corrector, corrector
-from .draft_token import DraftToken
-from .drafter import Drafter
-from .edge_link import EdgeLink
-from .events import Emit
-from .gate import Gate, NoGate
-from .length import LengthPolicy, RoundOutcome, clamp_length
-from .lifeline import RECONNECT_S, Lifeline
-from .planned import Planned
+from .branching.branch import MAX_ROWS, Branches, Branching
+from .drafting.block import Block
+from .drafting.correction import Corrector, corrector
+from .drafting.draft_token import DraftToken
+from .drafting.drafter import Drafter
+from .drafting.gate import Gate, NoGate
+from .drafting.worker import Worker
+from .lengths.length import LengthPolicy, RoundOutcome, clamp_length
+from .line.edge_link import EdgeLink
+from .line.lifeline import RECONNECT_S, Lifeline
+from .line.planned import Planned
+from .line.verdict import check_verdict
 from .preparation import Preparation
+from .record import events
+from .record.events import Emit
+from .record.statistics import Statistics
 from .request import Request
-from .selection import Selector
-from .statistics import Statistics
-from .verdict import check_verdict
-from .view import PAPER, ViewOptions
-from .worker import Worker
+from .visual.selection import Selector
+from .visual.view import PAPER, ViewOptions
 
 #: Tokens that the edge is asked to decode ahead, to begin with.
 _FIRST_AHEAD = 8

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..common.channel import shannon_rate_bps
 from ..common.errors import InvalidRequest
-from ..common.messages import Gate as GateKind
-from ..common.wire import MAX_DRAFT_LENGTH
-from .branch import Branching
-from .ema_length import EmaLength, EmaSettings, rejection_bits
-from .gate import MAX_GATED, THRESHOLD, Gate, GateRule, make_gate
-from .goodput_length import GoodputLength
-from .length import FixedLength, LengthName, LengthPolicy, PlanLength
+from ..common.protocol.messages import Gate as GateKind
+from ..common.protocol.wire import MAX_DRAFT_LENGTH
+from ..common.radio.channel import shannon_rate_bps
+from .branching.branch import Branching
+from .drafting.gate import MAX_GATED, THRESHOLD, Gate, GateRule, make_gate
+from .lengths.ema import EmaLength, EmaSettings, rejection_bits
+from .lengths.goodput import GoodputLength
+from .lengths.length import FixedLength, LengthName, LengthPolicy, PlanLength
 from .request import Request
 
 #: The paper's channel, when a bandwidth is given without an SNR.

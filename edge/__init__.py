@@ -1,1 +1,5 @@
-"""The edge: verifies drafts with a large target model and schedules the devices."""
+"""The edge: verifies the drafts of many devices in batches, and plans their rounds.
+
+Rooms, lowest first: `planning`, `batching`, `scheduling`, and `listening` beside them. The files beside them put the
+rooms together; `server` and `schedule_server` are commands. Imports `common`, never `device` or `bench`.
+"""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..common.access import LOCAL, Access
-from ..common.address import is_loopback, split_address
 from ..common.errors import InvalidRequest
-from .listen import ListenConfig
-from .planner import SOLVERS
-from .scenario import LARGEST, OBJECTIVES, SMALLEST
-from .schedule import Policy, ScheduleConfig
+from ..common.protocol.access import LOCAL, Access
+from ..common.protocol.address import is_loopback, split_address
+from .listening.listen import ListenConfig
+from .planning.planner import SOLVERS
+from .planning.scenario import LARGEST, OBJECTIVES, SMALLEST
+from .scheduling.schedule import Policy, ScheduleConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

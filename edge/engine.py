@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..common.accept import distribution
 from ..common.errors import Incompatible, InvalidRequest, TooLong, UnknownSession
-from ..common.image import load_image
-from ..common.messages import (
+from ..common.input.image import load_image
+from ..common.maths.accept import distribution
+from ..common.models.model import Model, Pixels, VisualTokens
+from ..common.protocol.messages import (
     CandidatesRequest,
     Draft,
     Feature,
@@ -29,13 +30,12 @@ from ..common.messages import (
     Resume,
     Verdict,
 )
-from ..common.model import Model, Pixels, VisualTokens
-from .admission import Admission, Quota
-from .batcher import Batcher
-from .judge import candidates_from
-from .scheduler import Scheduler
-from .session import Session
-from .verifier import Prefill
+from .batching.admission import Admission, Quota
+from .batching.batcher import Batcher
+from .batching.judge import candidates_from
+from .batching.session import Session
+from .batching.verifier import Prefill
+from .scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 

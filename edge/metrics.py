@@ -17,8 +17,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from .engine import Engine
-from .schedule_service import SchedulerService
-from .scheduler import Scheduler
+from .scheduling.scheduler import Scheduler
+from .scheduling.service import SchedulerService
 
 #: Upper bounds of the batch size histogram.
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

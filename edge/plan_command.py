@@ -19,9 +19,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..common.errors import InvalidRequest
-from .plan import Plan, plan_to_json
-from .planner import SOLVERS, plan
-from .scenario import OBJECTIVES, Scenario, scenario_from_json
+from .planning.plan import Plan, plan_to_json
+from .planning.planner import SOLVERS, plan
+from .planning.scenario import OBJECTIVES, Scenario, scenario_from_json
 
 #: Relative difference of a plan and its bound that is rounding.
 ROUNDING = 1e-9

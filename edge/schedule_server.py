@@ -11,15 +11,23 @@ import typer
 
 from ..common.command import run, start_logging, version_option
 from ..common.errors import InvalidRequest
-from ..common.tls import Tls
+from ..common.protocol.tls import Tls
 from ..protos import schedule_pb2_grpc
-from .listen import ListenConfig, Listener, until_told
+from .listening.listen import ListenConfig, Listener, until_told
+from .listening.server_options import (
+    CaCerts,
+    Certfile,
+    Insecure,
+    Keyfile,
+    LogLevel,
+    MetricsPort,
+    PortFile,
+)
 from .metrics import SchedulerCollector
-from .planner import SOLVERS
-from .scenario import OBJECTIVES
-from .schedule_service import SERVICE, SchedulerService
-from .server_options import CaCerts, Certfile, Insecure, Keyfile, LogLevel, MetricsPort, PortFile
-from .solver_thread import VALID_S, SolverThread
+from .planning.planner import SOLVERS
+from .planning.scenario import OBJECTIVES
+from .scheduling.service import SERVICE, SchedulerService
+from .scheduling.solver_thread import VALID_S, SolverThread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,29 +12,37 @@ from typing import Annotated
 
 import typer
 
-from ..common.access import Access
 from ..common.command import INTERRUPTED, run, start_logging, version_option
-from ..common.image import MAX_IMAGE_BYTES
-from ..common.loader import load_model, self_test
-from ..common.messages import Limits
-from ..common.model import Model
-from ..common.tls import Tls
+from ..common.input.image import MAX_IMAGE_BYTES
+from ..common.models.loader import load_model, self_test
+from ..common.models.model import Model
+from ..common.protocol.access import Access
+from ..common.protocol.messages import Limits
+from ..common.protocol.tls import Tls
 from ..protos import schedule_pb2_grpc, verify_pb2, verify_pb2_grpc
-from . import schedule_service
-from .batcher import Batcher
+from .batching.batcher import Batcher
+from .batching.memory import Rows
+from .batching.round_queue import Batching
 from .config import ServerConfig
 from .engine import Engine, EngineConfig
-from .listen import Listener, until_told
-from .memory import Rows
+from .listening.listen import Listener, until_told
+from .listening.server_options import (
+    CaCerts,
+    Certfile,
+    Insecure,
+    Keyfile,
+    LogLevel,
+    MetricsPort,
+    PortFile,
+)
 from .metrics import EdgeCollector
-from .planner import SOLVERS
-from .round_queue import Batching
-from .scenario import OBJECTIVES
-from .schedule_link import SchedulerLink
-from .scheduler import Scheduler
-from .server_options import CaCerts, Certfile, Insecure, Keyfile, LogLevel, MetricsPort, PortFile
+from .planning.planner import SOLVERS
+from .planning.scenario import OBJECTIVES
+from .scheduling import service as schedule_service
+from .scheduling.link import SchedulerLink
+from .scheduling.scheduler import Scheduler
+from .scheduling.solver_thread import Planner, SolverThread
 from .service import VerifierService
-from .solver_thread import Planner, SolverThread
 
 SERVICE = verify_pb2.DESCRIPTOR.services_by_name["Verifier"].full_name
 

@@ -18,7 +18,7 @@ from ..common.errors import (
     InvalidRequest,
     OutOfOrder,
 )
-from ..common.messages import (
+from ..common.protocol.messages import (
     Cancel,
     CandidatesRequest,
     DeviceMessage,
@@ -31,8 +31,8 @@ from ..common.messages import (
     Open,
     Resume,
 )
-from ..common.wait_limit import WaitLimit
-from ..common.wire import (
+from ..common.protocol.wait_limit import WaitLimit
+from ..common.protocol.wire import (
     ERROR_REASONS,
     from_request,
     model_info_to_proto,
@@ -42,8 +42,8 @@ from ..common.wire import (
 )
 from ..protos import verify_pb2 as pb
 from ..protos import verify_pb2_grpc as pb_grpc
+from .batching.session import Session
 from .engine import Engine
-from .session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""`covspec loadtest`: many simulated devices against a real edge; reports and long runs."""

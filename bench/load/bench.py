@@ -1,0 +1,262 @@
+"""`covspec bench loadtest`: does the load tester tell the truth, and does an edge stand it?
+
+crowd      500 devices at the same time for two minutes, a table model: every text is its own, memory flat
+embedded   1 to 64 fast devices on the embedded target: goodput, where it saturates, what batching gains
+paused     the edge stands still for five seconds under an open loop: its percentiles must show it
+failures   5 % of requests that the edge must refuse: they must be counted as 5 %
+killed     200 devices are killed mid-answer: sessions and memory are back at their baseline within 10 s
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ...common.errors import InvalidRequest
+from ...common.radio.link import LinkConfig
+from ...device.fleet.profile import BUILT_IN, Mix, Profile
+from ..processes import Edge, resident_bytes, running_edge
+from ..report import Bar, Json, at_least, below, between, console_for, finish
+from .load import Plan
+from .run import Crowd, run_load
+from .sweep import knee
+from .trace import TRACE
+
+TABLE = "table:target-512"
+#: Slow, behind the papers' link: 500 of them make some 900 rounds a second.
+SLOW_PHONE = dataclasses.replace(
+    BUILT_IN["smartphone"], draft_token_s=0.06, draft_length=8, think_s=0.0, max_new_tokens=64
+)
+#: Takes no time itself, so that the edge is what limits.
+FAST = Profile(
+    "fast",
+    draft_token_s=0.0,
+    prefill_s=0.0,
+    spread=0.0,
+    draft_length=4,
+    think_s=0.0,
+    max_new_tokens=96,
+    link=LinkConfig(1e9, 30.0),
+)
+BACK_S = 10.0
+
+
+def command(
+    json: Json = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer devices, shorter.")] = False,
+    only: Annotated[
+        str, typer.Option(help="One of crowd, embedded, paused, failures, killed.")
+    ] = "",
+) -> None:
+    """Hold the load tester and an edge to what they promise."""
+    console = console_for(json)
+    cases = {
+        "crowd": _crowd,
+        "embedded": _embedded,
+        "paused": _paused,
+        "failures": _failures,
+        "killed": _killed,
+    }
+    if only not in ("", *cases):
+        raise InvalidRequest(f"--only must be one of {', '.join(cases)}, not {only!r}")
+    results: dict[str, Any] = {}
+    bars: list[Bar] = []
+    for name, case in cases.items():
+        if only in ("", name):
+            console.rule(name)
+            results[name], met = case(quick, console)
+            bars += met
+    finish("loadtest", results, bars, as_json=json, quick=quick or bool(only))
+
+
+def _crowd(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
+    count, seconds = (60, 10.0) if quick else (500, 120.0)
+    with running_edge("--model", TABLE, "--max-num-seqs", str(count)) as edge:
+        plan = Plan(duration_s=seconds, ramp_up_s=0.1 * seconds, drain_s=60)
+        results = _load(edge, SLOW_PHONE, count, plan, console)
+    requests, memory = results["requests"], results["edge"]["memory_mb"]
+    console.print(
+        f"p99 of a round {1e3 * results['round_s']['p99']:.0f} ms, {results['rounds_per_s']:.0f} rounds/s"
+    )
+    return results, [
+        at_least("crowd: answers checked", requests["completed"], count),
+        below("crowd: requests not answered rightly", requests["due"] - requests["completed"], 0.5),
+        below("crowd: growth of the edge's memory, %", 100 * memory["growth"] / memory["last"], 3),
+        below("crowd: p99 of a round, s", results["round_s"]["p99"], 2.0),
+        below("crowd: cores of the client", results["client"]["cores"], 1.0),
+    ]
+
+
+def _embedded(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
+    sizes, seconds = ((1, 8), 6.0) if quick else ((1, 2, 4, 8, 16, 32, 64), 20.0)
+    args = ("--model", "scenes-target", "--num-threads", "1")
+    plan = Plan(duration_s=seconds, ramp_up_s=0.2 * seconds)
+    runs = {}
+    with running_edge(*args, "--max-num-seqs", str(sizes[-1])) as edge:
+        for count in sizes:
+            runs[count] = _load(edge, FAST, count, plan, console)
+    # The same devices, one session after the other: what there is without batching.
+    with running_edge(*args, "--max-num-seqs", "1", "--max-num-queued-reqs", "256") as edge:
+        alone = _load(edge, FAST, sizes[-1], plan, console)
+    goodputs = {count: run["goodput_tokens_per_s"] for count, run in runs.items()}
+    gain = goodputs[sizes[-1]] / alone["goodput_tokens_per_s"]
+    verified = _verify_gain(runs[sizes[-1]])
+    failed = sum(r["requests"]["failed"] for r in (*runs.values(), alone))
+    for count, goodput in goodputs.items():
+        console.print(
+            f"{count:3} devices: {goodput:,.0f} tokens/s, batch {runs[count]['batch_size']['mean']:.1f}"
+        )
+    console.print(f"one at a time: {alone['goodput_tokens_per_s']:,.0f} tokens/s")
+    results = {
+        "goodput_tokens_per_s": {str(count): goodput for count, goodput in goodputs.items()},
+        "one_at_a_time_tokens_per_s": alone["goodput_tokens_per_s"],
+        "gain": gain,
+        "verify_gain": verified,
+        "saturates_at": knee(goodputs),
+        "runs": {str(count): run for count, run in runs.items()},
+    }
+    return results, [
+        below("embedded: requests that failed", failed, 0.5),
+        # Every answer reads a picture first, which no batch makes cheaper: that bounds what there is to gain.
+        at_least("embedded: goodput over one at a time", gain, 1.0 if quick else 1.2),
+        at_least("embedded: drafts a second of verifying, over one at a time", verified, 1.2),
+    ]
+
+
+def _verify_gain(results: dict[str, Any]) -> float:
+    """How many drafts a second of the model's time the mean batch verifies, over a batch of one by the same fit."""
+    fit, size = results["verify_fit"], results["batch_size"]["mean"]
+    alone_s, batch_s = (fit["fixed_s"] + k * fit["per_session_s"] for k in (1, size))
+    return float(size * alone_s / batch_s)
+
+
+def _paused(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
+    pause_s, seconds = (2.0, 12.0) if quick else (5.0, 40.0)
+    profile = dataclasses.replace(BUILT_IN["robot"], max_new_tokens=16)
+    with running_edge("--model", TABLE, "--max-num-seqs", "512") as edge:
+
+        def pause() -> None:
+            os.kill(edge.pid, signal.SIGSTOP)
+            time.sleep(pause_s)
+            os.kill(edge.pid, signal.SIGCONT)
+
+        timer = threading.Timer(0.4 * seconds, pause)
+        timer.start()
+        try:
+            plan = Plan(duration_s=seconds, request_rate=8.0)
+            results = _load(edge, profile, 100, plan, console)
+        finally:
+            timer.cancel()
+            timer.join()
+    late = 1e3 * results["e2el_s"]["p99"], 1e3 * results["e2el_s"]["p50"]
+    console.print(f"end to end: p50 {late[1]:.0f} ms, p99 {late[0]:.0f} ms")
+    return results, [
+        below("paused: requests that failed", results["requests"]["failed"], 0.5),
+        below("paused: p50 end to end, s", results["e2el_s"]["p50"], 0.4 * pause_s),
+        at_least("paused: p99 end to end, of the pause", results["e2el_s"]["p99"] / pause_s, 0.8),
+    ]
+
+
+def _failures(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
+    count = 300 if quick else 2000
+    profile = dataclasses.replace(BUILT_IN["robot"], max_new_tokens=8)
+    with running_edge("--model", TABLE, "--max-num-seqs", "256") as edge:
+        plan = Plan(num_prompts=count, request_rate=count / (6 if quick else 30), spoiled=0.05)
+        results = _load(edge, profile, 200, plan, console)
+    injected = sum(plan.is_spoiled(number) for number in range(count))
+    refused = results["failures"].get("INVALID_ARGUMENT", 0)
+    console.print(f"{injected} injected, {results['requests']['failed']} reported")
+    return results | {"injected": injected}, [
+        below("failures: injected but not reported as such", abs(injected - refused), 0.5),
+        below("failures: others", results["requests"]["failed"] - refused, 0.5),
+        between("failures: share of all requests", results["failure_share"], 0.03, 0.07),
+    ]
+
+
+def _killed(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
+    count = 40 if quick else 200
+    port = _free_port()
+    metrics = f"http://127.0.0.1:{port}/metrics"
+    args = ("--model", TABLE, "--max-num-seqs", str(count), "--metrics-port", str(port))
+    with running_edge(*args) as edge:
+        # Memory of an edge that has seen so many devices once, and is idle again.
+        _load(edge, SLOW_PHONE, count, Plan(num_prompts=2 * count), console)
+        _wait(metrics, 0, 30.0)
+        before = resident_bytes(edge.pid)
+        victims = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "covspec.bench.cli", "loadtest", "--edge", edge.address),
+                *("--fleet", "smartphone", "--think-s", "0", "--output-len", "400"),
+                *("--num-clients", str(count), "--duration", "600"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            opened = _wait(metrics, count, 120.0)
+        finally:
+            victims.kill()
+            victims.wait()
+        killed = time.monotonic()
+        left = _wait(metrics, 0, BACK_S)
+        back_s = time.monotonic() - killed
+        time.sleep(max(0.0, BACK_S - back_s))
+        after = resident_bytes(edge.pid)
+        again = _load(edge, SLOW_PHONE, count, Plan(num_prompts=count), console)
+    growth = (after - before) / before
+    console.print(
+        f"{opened} sessions open, {left} left {back_s:.1f} s after the kill; memory {before / 1e6:.0f} MB, "
+        f"then {after / 1e6:.0f} MB"
+    )
+    results = {
+        "killed": count,
+        "open_before": opened,
+        "left": left,
+        "back_s": back_s,
+        "memory_mb": {"before": before / 1e6, "after": after / 1e6},
+    }
+    return results, [
+        at_least("killed: sessions open at the kill", opened, count),
+        below(f"killed: sessions left after {BACK_S:.0f} s", left, 0.5),
+        below("killed: memory over its baseline, %", 100 * growth, 5.0),
+        below("killed: requests that failed afterwards", again["requests"]["failed"], 0.5),
+    ]
+
+
+def _load(edge: Edge, profile: Profile, count: int, plan: Plan, console: Console) -> dict[str, Any]:
+    crowd = Crowd(tuple(Mix((profile,)).draw(count, plan.seed)), TRACE)
+    results, _ = run_load(edge.address, crowd, plan, edge_pid=edge.pid, console=console)
+    return results
+
+
+def _wait(metrics: str, count: int, limit_s: float) -> int:
+    """Waits until so many sessions are open; returns how many there are."""
+    deadline = time.monotonic() + limit_s
+    while (running := _running(metrics)) != count and time.monotonic() < deadline:
+        time.sleep(0.25)
+    return running
+
+
+def _running(metrics: str) -> int:
+    with urllib.request.urlopen(metrics, timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    name = "covspec_num_requests_running "
+    return int(float(next(line for line in lines if line.startswith(name)).split()[1]))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,168 @@
+"""What the clients of a soak ask, and what they must be told.
+
+A table says it by the book; of the embedded pair, the target is asked beforehand, alone and without an edge.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from ...common.input.image import load_image
+from ...common.maths.accept import coupled_token, distribution, float16_row, greedy_token
+from ...common.maths.sampling import Sampling
+from ...common.models.loader import load_model
+from ...common.models.model import Model, Step, VisualTokens
+from ...common.models.prompt import build_prompt
+from ...common.models.table import TableModel, load_table
+from ...common.protocol.messages import Correction, Mode, Open
+from ..suites.suite import examples
+
+#: Pictures of scenes, and one that is as large as a photo.
+NUM_SCENES = 12
+LARGE = (2400, 1600)
+#: Longest answer about a picture.
+MAX_SCENE_TOKENS = 64
+
+
+class Questions(Protocol):
+    """Where a soak's sessions come from."""
+
+    #: What the edge is started with.
+    edge_args: tuple[str, ...]
+    vocab_size: int
+    fingerprint: bytes
+    pictures: bool
+
+    def draw(self, rng: np.random.Generator) -> tuple[Open, list[int]]:
+        """A speculative session and all tokens that it must get."""
+
+
+class TableQuestions:
+    """Random prompts for a table model."""
+
+    pictures = False
+
+    def __init__(self, model: str) -> None:
+        """model: such as table:target-512."""
+        self._model: TableModel = load_table(model)
+        self.edge_args: tuple[str, ...] = ("--model", model)
+        self.vocab_size = self._model.vocab_size
+        self.fingerprint = self._model.tokenizer.fingerprint
+
+    def draw(self, rng: np.random.Generator) -> tuple[Open, list[int]]:
+        """Greedy or sampled, with a seed of its own."""
+        length = int(rng.integers(1, 60))
+        prompt = tuple(int(t) for t in rng.integers(0, self.vocab_size, length))
+        sampling = _sampling(rng, int(rng.integers(1, 200)))
+        ids = list[int]()
+        last = prompt[-1]
+        for position in range(sampling.max_new_tokens):
+            last = _pick(self._model.embed_tokens([last])[0], sampling, position)
+            ids.append(last)
+        return Open(prompt, sampling, self.fingerprint, correction=Correction.COUPLED), ids
+
+
+class SceneQuestions:
+    """Questions about pictures for the embedded target, half of them greedy; any of their answers may be cut short."""
+
+    pictures = True
+    edge_args: tuple[str, ...] = (
+        "--model",
+        "scenes-target",
+        "--num-threads",
+        "1",
+        "--max-model-len",
+        "384",
+    )
+
+    def __init__(self) -> None:
+        model = load_model("scenes-target", num_threads=1)
+        model.allocate(1, 384)
+        self.vocab_size = model.vocab_size
+        self.fingerprint = model.tokenizer.fingerprint
+        rng = np.random.default_rng(5)
+        asked = [(example.text, example.png) for example in examples(NUM_SCENES)]
+        asked.append((asked[0][0], _photo()))
+        self._asked = [self._ask(model, rng, *each) for each in asked]
+
+    def draw(self, rng: np.random.Generator) -> tuple[Open, list[int]]:
+        """One of the prepared questions, with a cap that may cut its answer."""
+        message, ids = self._asked[int(rng.integers(len(self._asked)))]
+        cap = int(rng.integers(1, MAX_SCENE_TOKENS + 1))
+        return replace(message, sampling=replace(message.sampling, max_new_tokens=cap)), ids[:cap]
+
+    def _ask(
+        self, model: Model, rng: np.random.Generator, text: str, picture: bytes
+    ) -> tuple[Open, list[int]]:
+        prompt = build_prompt(model, text, True)
+        message = Open(
+            prompt.ids,
+            _sampling(rng, MAX_SCENE_TOKENS),
+            self.fingerprint,
+            image=picture,
+            image_position=prompt.image_position,
+            correction=Correction.COUPLED,
+        )
+        return message, _answer(model, message)
+
+
+def edge_only(message: Open) -> Open:
+    """The same question to the target alone."""
+    return replace(message, mode=Mode.EDGE_ONLY)
+
+
+def _answer(model: Model, message: Open) -> list[int]:
+    """What the target says, token by token, in row 0."""
+    pixels = model.prepare_image(load_image(message.image))
+    visual = model.join([model.encode_tiles(tile[None]) for tile in pixels.tiles])
+    at = message.image_position
+    assert at is not None, "a question about a picture"
+    parts: list[Sequence[int] | VisualTokens] = [
+        message.prompt_ids[:at],
+        visual,
+        message.prompt_ids[at + 1 : -1],
+    ]
+    length = 0
+    for part in parts:
+        seen = isinstance(part, VisualTokens)
+        step = Step(0, length, visual=part) if seen else Step(0, length, part)  # type: ignore[arg-type]
+        model.forward([step])
+        length += step.num_tokens
+    ids = list[int]()
+    stops = frozenset() if message.sampling.ignore_stop else model.stop_ids
+    while len(ids) < message.sampling.max_new_tokens and not (ids and ids[-1] in stops):
+        last = ids[-1] if ids else message.prompt_ids[-1]
+        (result,) = model.forward([Step(0, length + len(ids), (last,), num_logits=1)])
+        ids.append(_pick(result.logits[0], message.sampling, len(ids)))
+    return ids
+
+
+def _pick(
+    logits: np.ndarray[tuple[int], np.dtype[np.float32]], sampling: Sampling, position: int
+) -> int:
+    """The greedy or the coupled token."""
+    if sampling.greedy:
+        return greedy_token(logits)
+    return coupled_token(distribution(float16_row(logits), sampling), sampling.seed, position)
+
+
+def _sampling(rng: np.random.Generator, max_new_tokens: int) -> Sampling:
+    return Sampling(
+        float(rng.choice([0.0, 0.8])),
+        seed=int(rng.integers(1 << 62)),
+        max_new_tokens=max_new_tokens,
+        ignore_stop=bool(rng.random() < 0.5),
+    )
+
+
+def _photo() -> bytes:
+    file = io.BytesIO()
+    coarse = Image.effect_noise((LARGE[0] // 8, LARGE[1] // 8), 90)
+    coarse.resize(LARGE).convert("RGB").save(file, "JPEG")
+    return file.getvalue()

@@ -1,0 +1,244 @@
+"""`covspec bench plans`: plans served end to end, in real time.
+
+Twenty devices as Multi-SPIN's experiments draw them (accept rates of Table I, 10 MHz, 18.2 to 22.2 dB, Rayleigh fading)
+draft with table models and send 32 kbit a token; drafting and verify times are the calibrated ones (`cell.py`). Draws
+and solvers are interleaved: each draw is decoded under the plans of every solver in turn. Beside each goodput stands
+the one that the model promises, which knows no overhead. "Without luck" counts what drafts of the lengths that were
+sent commit on average. Then one draw with a scheduler in a process of its own, which is killed and started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import track
+from rich.table import Table
+
+from ...edge.planning.planner import SOLVERS
+from ...edge.planning.scenario import Scenario
+from ..link.shaping_proxy import precise_loop
+from ..report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
+from .cell import DeviceRun, run_cell, timed_edge
+from .setting import LLAMA, scenario
+
+ARMS = ("fixed", "homogeneous", "exact")
+
+
+def command(
+    json: Json = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer draws, two solvers.")] = False,
+    draws: Annotated[int, typer.Option(help="Draws of devices and channels.")] = 6,
+    seconds: Annotated[float, typer.Option(help="Of each draw, for each solver.")] = 20.0,
+) -> None:
+    """Measure the goodput of served plans: exact against fixed, and with a scheduler that gets killed."""
+    console = console_for(json)
+    arms = ("fixed", "exact") if quick else ARMS
+    draws, seconds = (1, 7.0) if quick else (draws, seconds)
+    settings = [scenario(LLAMA, seed) for seed in range(draws)]
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        edges = {arm: stack.enter_context(timed_edge(settings[0], arm)) for arm in arms}
+        turns = [
+            (draw, arm)
+            for draw in range(draws)
+            for arm in (arms if draw % 2 == 0 else reversed(arms))
+        ]
+        for draw, arm in track(turns, "served plans", console=console):
+            rows.append(_measured(edges[arm], settings[draw], seconds, draw, arm))
+    killed = _with_a_killed_scheduler(settings[0], max(seconds, 20.0))
+    goodputs = {arm: [r["goodput"] for r in rows if r["solver"] == arm] for arm in arms}
+    ratios, mean_ratios = (
+        [_of(rows, i, "exact")[kind] / _of(rows, i, "fixed")[kind] for i in range(draws)]
+        for kind in ("goodput", "mean_goodput")
+    )
+    _show(rows, arms, draws, killed, console)
+    if not quick:
+        _plot(rows, arms, RESULTS_DIR / "plans.png")
+    lost = sum(r["sessions_lost"] for r in [*rows, killed])
+    finish(
+        "plans",
+        {
+            "rows": rows,
+            "goodput": {arm: statistics.fmean(of_arm) for arm, of_arm in goodputs.items()},
+            "exact_over_fixed": {
+                "draws": ratios,
+                "draws_without_luck": mean_ratios,
+                "median": statistics.median(ratios),
+                "least": min(ratios),
+                "largest": max(ratios),
+            },
+            "killed_scheduler": killed,
+        },
+        [
+            at_least("goodput, exact over fixed, median of draws", statistics.median(ratios), 1.0),
+            Bar("sessions lost, a killed scheduler included", lost, "= 0", lost == 0),
+            at_least("plans made after the kill", killed["plans_after_restart"], 1),
+        ],
+        as_json=json,
+        quick=quick,
+    )
+
+
+def _measured(
+    address: str, setting: Scenario, seconds: float, draw: int, solver: str
+) -> dict[str, Any]:
+    """One draw under one solver's plans."""
+    runs = _run(address, setting, seconds, draw)
+    return {
+        "draw": draw,
+        "solver": solver,
+        "model_goodput": SOLVERS[solver](setting).goodput,
+        **_summary(runs),
+    }
+
+
+def _run(address: str, setting: Scenario, seconds: float, seed: int) -> list[DeviceRun]:
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        return runner.run(run_cell(address, setting, seconds, seed=1000 * seed))
+
+
+def _summary(runs: list[DeviceRun]) -> dict[str, Any]:
+    return {
+        "goodput": sum(run.goodput for run in runs),
+        "mean_goodput": sum(run.mean_goodput for run in runs),
+        "rounds": statistics.fmean(len(run.rounds) for run in runs),
+        "draft_length": statistics.fmean(r.num_drafted for run in runs for r in run.counted),
+        "longest_wait_s": max(run.longest_wait_s for run in runs),
+        "sessions_lost": sum(bool(run.error) for run in runs),
+        "errors": sorted({run.error for run in runs if run.error}),
+    }
+
+
+def _of(rows: list[dict[str, Any]], draw: int, solver: str) -> dict[str, Any]:
+    return next(r for r in rows if (r["draw"], r["solver"]) == (draw, solver))
+
+
+def _with_a_killed_scheduler(setting: Scenario, seconds: float) -> dict[str, Any]:
+    """A draw whose scheduler is killed after a quarter of the time and started again after another one."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        port_file = Path(folder) / "port"
+        first, address = stack.enter_context(_scheduler(port_file, 0))
+        edge = stack.enter_context(timed_edge(setting, "", address))
+
+        async def run() -> tuple[list[DeviceRun], int]:
+            cell = asyncio.create_task(run_cell(edge, setting, seconds))
+            await asyncio.sleep(seconds / 4)
+            os.kill(first.pid, signal.SIGKILL)
+            await asyncio.sleep(seconds / 4)
+            port = int(address.rpartition(":")[2])
+            second, _ = await asyncio.to_thread(
+                lambda: stack.enter_context(_scheduler(port_file, port, metrics=True))
+            )
+            runs = await cell
+            return runs, _plans_made(second)
+
+        with asyncio.Runner(loop_factory=precise_loop) as runner:
+            runs, plans = runner.run(run())
+    return {**_summary(runs), "plans_after_restart": plans}
+
+
+@contextmanager
+def _scheduler(
+    port_file: Path, port: int, *, metrics: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """An `edge-scheduler` of its own process. Who looks for it may hold its port for a moment: then it starts again."""
+    port_file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "covspec.edge.schedule_server"]
+    command += ["--port", str(port), "--port-file", str(port_file)]
+    command += ["--metrics-port", "0"] if metrics else []
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    process = start()
+    try:
+        deadline = time.monotonic() + 60
+        while not port_file.exists() or not port_file.read_text().endswith("\n"):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the scheduler did not start")
+            if process.poll() is not None:
+                process = start()
+            time.sleep(0.05)
+        yield process, port_file.read_text().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _plans_made(process: subprocess.Popen[str]) -> int:
+    """What a scheduler's metrics say."""
+    from urllib.request import urlopen
+
+    assert process.stderr is not None, "it was started with a pipe"
+    for line in process.stderr:
+        if line.startswith("metrics on "):
+            with urlopen(line.split()[-1]) as page:
+                text = page.read().decode()
+            named = next(x for x in text.splitlines() if x.startswith("covspec_scheduler_plans_t"))
+            return int(float(named.split()[-1]))
+    return 0
+
+
+def _show(
+    rows: list[dict[str, Any]],
+    arms: tuple[str, ...],
+    draws: int,
+    killed: dict[str, Any],
+    console: Any,
+) -> None:
+    table = Table(title="goodput of 20 devices, tokens/s: measured, and as the model has it")
+    for name in ("draw", *arms, "exact over fixed", "without luck"):
+        table.add_column(name, justify="right")
+    for draw in range(draws):
+        of_draw = {arm: _of(rows, draw, arm) for arm in arms}
+        ratio, without_luck = (
+            of_draw["exact"][kind] / of_draw["fixed"][kind] for kind in ("goodput", "mean_goodput")
+        )
+        table.add_row(
+            str(draw),
+            *(f"{r['goodput']:.1f} ({r['model_goodput']:.1f})" for r in of_draw.values()),
+            f"{ratio:.3f}",
+            f"{without_luck:.3f}",
+        )
+    console.print(table)
+    console.print(
+        f"scheduler killed and started again: {killed['goodput']:.1f} tokens/s, "
+        f"{killed['sessions_lost']} sessions lost, longest wait {killed['longest_wait_s']:.2f} s, "
+        f"{killed['plans_after_restart']} plans after it was back"
+    )
+
+
+def _plot(rows: list[dict[str, Any]], arms: tuple[str, ...], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for arm in arms:
+        of_arm = [r for r in rows if r["solver"] == arm]
+        axes.plot(
+            [r["model_goodput"] for r in of_arm], [r["goodput"] for r in of_arm], "o", label=arm
+        )
+    top = 1.05 * max(max(r["goodput"], r["model_goodput"]) for r in rows)
+    axes.plot([0, top], [0, top], color="0.6", linewidth=1)
+    axes.set(
+        xlabel="goodput by the model, tokens/s",
+        ylabel="goodput measured, tokens/s",
+        title="Plans served end to end, 20 devices",
+        xlim=(0, top),
+        ylim=(0, top),
+    )
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=130)

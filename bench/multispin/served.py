@@ -1,0 +1,151 @@
+"""A plan carried out: simulated devices with the real client code, the real server, and acceptance as it falls.
+
+Devices draft for as long as the plan's L_k·T_k^S, M(2), and then for the time that their Q_tok·L_k bits take in their
+part of the bandwidth, M(9). The target is a table that takes T^fix + K·T^lin for a batch of K drafts, M(7). What is
+sent, batched, verified and answered is real; every token of a draft is right with the device's accept rate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...common.models.model import Step, StepResult
+from ...common.models.table import TableModel
+from ...common.radio.link import LinkConfig
+from ...device.fleet.fleet import Asked, Fleet
+from ...device.fleet.pace import LoopClock
+from ...device.fleet.profile import Profile
+from ...device.fleet.script import TableScripts
+from ...edge.config import ServerConfig
+from ...edge.planning.goodput import expected_tokens
+from ...edge.planning.plan import Plan
+from ...edge.planning.scenario import Scenario
+from ...edge.server import EdgeServer
+from ..link.shaping_proxy import precise_loop
+
+_VOCAB = 256
+#: Rounds at the beginning and at the end that are not counted: devices fall into step, and stop.
+_MARGIN = 2
+#: Bits cost time before they are sent, not here.
+_NO_LINK = LinkConfig(bandwidth_hz=1e12, snr_db=30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a plan gave, and what it promised, tokens/s."""
+
+    measured: float
+    theory: float
+    num_rounds: int
+    #: Mean time from verdict to verdict, s, and φ + T^ver.
+    round_s: float
+    planned_round_s: float
+    #: Tokens of all devices in a round, and their expectation.
+    tokens_per_round: float
+    expected_tokens: float
+
+
+class TimedTable(TableModel):
+    """A table whose verifications take as long as those of a large model."""
+
+    def __init__(self, T_fix: float, T_lin: float) -> None:
+        """T_fix, T_lin: of M(7), s."""
+        rng = np.random.default_rng(0)
+        super().__init__(rng.normal(0, 2, (_VOCAB, _VOCAB)).astype(np.float32))
+        self._T_fix, self._T_lin = T_fix, T_lin
+
+    def forward(self, steps: Sequence[Step], activity_layers: int = 0) -> list[StepResult]:
+        """Prefills are free, as in the paper's model."""
+        end = time.monotonic()
+        if num_drafts := sum(step.num_logits > 1 for step in steps):
+            end += self._T_fix + num_drafts * self._T_lin
+        results = super().forward(steps, activity_layers)
+        time.sleep(max(0.0, end - time.monotonic()))
+        return results
+
+
+def serve(scenario: Scenario, plan: Plan, num_rounds: int, seed: int = 0) -> Served:
+    """Runs about `num_rounds` synchronous rounds of a plan. seed: of what is accepted."""
+    with asyncio.Runner(loop_factory=precise_loop) as runner:
+        asked = runner.run(_ask(scenario, profiles_of(scenario, plan, num_rounds), seed))
+    return _served(asked, plan, scenario.T_ver)
+
+
+def profiles_of(scenario: Scenario, plan: Plan, num_rounds: int) -> list[Profile]:
+    """The devices of a plan: how long a token takes until it is at the edge, and how much each has to say."""
+    L = np.array([device.draft_length for device in plan.devices])
+    most = float(np.max(expected_tokens(scenario.alpha, L)))
+    base = Profile(
+        "planned",
+        prefill_s=0.0,
+        think_s=0.0,
+        prompt_len=4,
+        max_new_tokens=math.ceil((num_rounds + 2 * _MARGIN + 1) * most),
+        link=_NO_LINK,
+    )
+    hz = np.array([device.bandwidth_hz for device in plan.devices])
+    per_token = scenario.T_S + scenario.load * scenario.bandwidth_hz / hz
+    return [
+        replace(base, draft_token_s=t, draft_length=length, accept_rate=alpha)
+        for t, length, alpha in zip(
+            per_token.tolist(), L.tolist(), scenario.alpha.tolist(), strict=True
+        )
+    ]
+
+
+async def _ask(scenario: Scenario, profiles: Sequence[Profile], seed: int) -> list[Asked]:
+    """Every device asks one question; when the first has its answer, the others are broken off."""
+    target = TimedTable(scenario.verify_fixed_s, scenario.verify_per_draft_s)
+    config = ServerConfig(
+        model="table",
+        port=0,
+        batching="rounds",
+        round_deadline_s=30.0,
+        schedule="off",
+        max_num_batched_tokens=1 << 14,
+        shutdown_timeout_s=0.5,
+    )
+    scripts = TableScripts(target, seed)
+    for number, profile in enumerate(profiles):
+        scripts.script(number, profile)  # now: later it would hold up the devices
+    server = EdgeServer(config, target)
+    await server.start()
+    try:
+        clock, begun = LoopClock(), list[Asked]()
+        address = f"127.0.0.1:{server.port}"
+        async with Fleet(address, profiles, scripts, clock, connections=4) as fleet:
+            tasks = [
+                asyncio.create_task(device.ask(device.number, clock.now(), begun=begun.append))
+                for device in fleet.devices
+            ]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        await server.stop()
+    return begun
+
+
+def _served(asked: Sequence[Asked], plan: Plan, T_ver: float) -> Served:
+    """Counts between moments at which no device commits: halfway between two rounds of the one that ended first."""
+    ends = np.array([r.ended_s for r in max(asked, key=lambda a: len(a.rounds)).rounds])
+    between = (ends[1:] + ends[:-1]) / 2
+    begin, end = between[_MARGIN - 1], between[-_MARGIN]
+    num_rounds = len(between) - 2 * _MARGIN + 1
+    tokens = sum(count for a in asked for at, count in a.commits if begin < at <= end)
+    return Served(
+        measured=tokens / float(end - begin),
+        theory=plan.goodput,
+        num_rounds=num_rounds,
+        round_s=float(end - begin) / num_rounds,
+        planned_round_s=plan.latency_s + T_ver,
+        tokens_per_round=tokens / num_rounds,
+        expected_tokens=plan.goodput * (plan.latency_s + T_ver),
+    )

@@ -1,0 +1,1 @@
+"""Single parts against their baselines: drafting, selection, verification, INT8, the wire, start-up."""

@@ -1,0 +1,59 @@
+"""`covspec bench startup`: how long a user waits for an edge, for a first answer, and for the whole demo.
+
+Processes of their own, started cold; the installation is not part of it.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.progress import track
+
+from .. import report
+from ..demo import samples
+from ..processes import ask, running_edge
+
+EDGE_READY_S = 15.0
+DEMO_S = 30.0
+
+
+def command(
+    json: report.Json = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Once instead of three times.")] = False,
+) -> None:
+    """Measure how long a user waits for an edge, for a first answer, and for the whole demo."""
+    ready_s, answer_s, demo_s = [], [], []
+    sample = samples()[0]
+    console = report.console_for(json)
+    for _ in track(range(1 if quick else 3), "starting", console=console):
+        with running_edge("--model", "scenes-target") as edge:
+            ready_s.append(edge.ready_s)
+            began = time.perf_counter()
+            ask(edge, "--image", str(sample.image), "--query", sample.question)
+            answer_s.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "covspec.bench.cli", "demo"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=300,
+        )
+        demo_s.append(time.perf_counter() - began)
+    median = {
+        "edge_ready_s": statistics.median(ready_s),
+        "client_s": statistics.median(answer_s),
+        "demo_s": statistics.median(demo_s),
+    }
+    report.finish(
+        "startup",
+        {"median": median, "edge_ready_s": ready_s, "client_s": answer_s, "demo_s": demo_s},
+        [
+            report.below("edge ready, s", median["edge_ready_s"], EDGE_READY_S),
+            report.below("demo, s", median["demo_s"], DEMO_S),
+        ],
+        as_json=json,
+        quick=quick,
+    )

@@ -1,0 +1,103 @@
+"""`covspec train-pair`: its flags, and what a training looks like while it goes."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .recipe import RECIPE, ROLES, quick_recipe
+
+if TYPE_CHECKING:
+    from .train import StepReport
+
+
+class _Display:
+    """A progress bar per stage, and one line per hundred steps for logs."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[loss]}"),
+            console=console,
+        )
+        self.tasks: dict[tuple[str, str], Any] = {}
+
+    def __call__(self, report: StepReport) -> None:
+        key = (report.role, report.stage)
+        loss = f"heads {report.heads_loss:.3f}  language {report.language_loss:.3f}"
+        if key not in self.tasks:
+            self.tasks[key] = self.bar.add_task(" ".join(key), total=report.steps, loss=loss)
+        self.bar.update(self.tasks[key], completed=report.step, loss=loss)
+        if not self.console.is_terminal and (report.step % 50 == 0 or report.step == report.steps):
+            clock = time.strftime("%H:%M:%S")
+            self.console.print(
+                f"{clock} {report.role} {report.stage} {report.step}/{report.steps} {loss}"
+            )
+
+
+def command(
+    out: Annotated[Path, typer.Option(help="Folder for the weights and the checkpoints.")] = Path(
+        "scenes-pair"
+    ),
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the weights and of the training scenes.")
+    ] = 0,
+    only: Annotated[str, typer.Option(help="Train `target` or `draft` alone.")] = "",
+    draft_for: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a target: train a draft for it alone, with its tokenizer."),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=0, help="CPU threads; 0 takes PyTorch's default.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option(help="Go on from the checkpoints in OUT if there are any.")
+    ] = True,
+    quick: Annotated[
+        bool, typer.Option(help="A few steps of each stage, to try the command.")
+    ] = False,
+) -> None:
+    """Train the embedded pair `scenes` from a seed."""
+    if only not in ("", *ROLES):
+        raise typer.BadParameter(f"{only!r} is neither target nor draft", param_hint="--only")
+    if draft_for is not None and (only == "target" or not (draft_for / "tokenizer.json").exists()):
+        raise typer.BadParameter(
+            f"{draft_for} must be the folder of a target with its tokenizer",
+            param_hint="--draft-for",
+        )
+    roles = ("draft",) if draft_for is not None else (only,) if only else ROLES
+    import torch  # here, because a help text does not need it
+
+    from .train import train_pair
+
+    if threads:
+        torch.set_num_threads(threads)
+    recipe = quick_recipe() if quick else RECIPE
+    console = Console(stderr=True)
+    display = _Display(console)
+    with display.bar:
+        train_pair(
+            out,
+            seed=seed,
+            recipe=recipe,
+            roles=roles,
+            tokenizer_dir=draft_for,
+            resume=resume,
+            progress=display,
+        )
+    described = {role: [asdict(stage) for stage in recipe[role]] for role in roles}
+    (out / "recipe.json").write_text(
+        json.dumps({"seed": seed, **described}, indent=2) + "\n", encoding="utf-8"
+    )
+    console.print(f"wrote {out}")

@@ -1,0 +1,1 @@
+"""`covspec simulate`: the same devices against modelled edges on a virtual clock."""

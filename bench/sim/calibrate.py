@@ -1,0 +1,54 @@
+"""Measures the times of an edge on this machine: its model's steps here, its event loops under two short loads.
+
+The event loops' part is measured on a table model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rich.console import Console
+
+from ...common.models.loader import load_model
+from ...common.radio.link import LinkConfig
+from ...device.fleet.profile import Profile
+from ..load.load import Plan
+from ..load.run import Crowd, run_load
+from ..load.trace import TRACE
+from ..processes import running_edge
+from ..suites.suite import examples
+from .edge_times import EdgeTimes, measure_model, with_processes
+
+#: Little else than messages: the device takes a moment, so that its edge is not always busy.
+_PROBE = Profile(
+    "probe",
+    draft_token_s=0.002,
+    prefill_s=0.0,
+    spread=0.0,
+    draft_length=4,
+    think_s=0.05,
+    max_new_tokens=96,
+    link=LinkConfig(1e9, 30.0),
+)
+_CROWD = 8
+_TABLE = "table:target-512"
+
+
+def calibrate(model: str, *, seconds: float, console: Console | None = None) -> EdgeTimes:
+    """Times of an edge with this model on one thread."""
+    target = load_model(model, num_threads=1)
+    sees = target.image_token_id is not None
+    times = measure_model(target, image=examples(1)[0].png if sees else b"")
+    del target
+    # Messages cost the same whatever the model is; a table's own time can be told from theirs.
+    with running_edge("--model", _TABLE) as edge:
+        loads: list[dict[str, Any]] = []
+        for count in (1, _CROWD):
+            crowd = Crowd((_PROBE,) * count, TRACE)
+            results, _ = run_load(
+                edge.address, crowd, Plan(duration_s=seconds), edge_pid=edge.pid, console=console
+            )
+            loads.append(results)
+    fitted = with_processes(times, loads[0], loads[1])
+    return dataclasses.replace(fitted, source=f"{times.source}, here")

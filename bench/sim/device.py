@@ -1,0 +1,238 @@
+"""A simulated device and its sessions: drafts, radio, verdicts; its draft lengths are those of real devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ...common.maths.sampling import Sampling
+from ...common.models.prompt import Prompt
+from ...common.protocol.messages import Plan as Part
+from ...common.protocol.wire import MAX_DRAFT_LENGTH
+from ...common.radio.link import Direction
+from ...device.fleet.fleet import OK, Asked, RoundParts
+from ...device.fleet.profile import Profile
+from ...device.lengths.length import LengthPolicy, RoundOutcome, clamp_length
+from ...device.line.air import HEADER_BYTES
+from ...device.record.traffic import GRPC_PREFIX_BYTES
+from ...device.request import Request
+from ...device.tactics import Tactics
+from ..load.load import LoadLog
+from .answers import OPENED, Answers, SimAnswer, opened_bytes, verdict_bytes
+from .edge import SimEdge, SimPrefill
+from .events import Events, Serial
+
+#: Bytes on the air of a draft of so many tokens.
+DraftBytes = Callable[[int], int]
+#: On the air, but not among the bytes that a device counts.
+_FRAME_BYTES = HEADER_BYTES - GRPC_PREFIX_BYTES
+#: A draft length policy wants to know what is asked, but for what is not simulated.
+_REQUEST = Request(Prompt((1,)), Sampling())
+
+
+class SimDevice:
+    """One device and its radio; asks as `Load` tells it."""
+
+    def __init__(
+        self,
+        number: int,
+        profile: Profile,
+        edge: SimEdge,
+        client: Serial,
+        events: Events,
+        answers: Answers,
+        log: LoadLog,
+        seed: int,
+        part: Part | None,
+        draft_bytes: DraftBytes,
+    ) -> None:
+        """client: the load tester's event loop. part: of a plan that it follows."""
+        self.number = number
+        self.profile = profile
+        self.edge = edge
+        self.client = client
+        self.events = events
+        self.log = log
+        link = profile.link
+        if part is not None and part.bandwidth_hz > 0:
+            link = replace(link, up_share=min(1.0, part.bandwidth_hz / link.bandwidth_hz))
+        self.up = link.shaper(Direction.UP, number)
+        self.down = link.shaper(Direction.DOWN, number)
+        self.part = part
+        self.draft_bytes = draft_bytes
+        self._answers = answers
+        self._rng = np.random.default_rng([seed, number, 3])
+
+    def think_s(self) -> float:
+        """As a simulated device of a real load."""
+        return float(self._rng.exponential(self.profile.think_s))
+
+    def ask(self, number: int, due_s: float, then: Callable[[Asked], None]) -> None:
+        """Plays a session."""
+        asked = Asked(number, self.number, self.profile.name, due_s, self.events.now_s)
+        self.log.begin(asked)
+        SimSession(self, asked, self._answers.answer(number, self.profile), then).begin()
+
+
+class SimSession:
+    """One session on both sides."""
+
+    def __init__(
+        self, device: SimDevice, asked: Asked, answer: SimAnswer, then: Callable[[Asked], None]
+    ) -> None:
+        self.id = str(asked.number)
+        self.answer = answer
+        #: Of the draft that is on its way.
+        self.num_drafted = 0
+        self._device = device
+        self._asked = asked
+        self._then = then
+        self._events = device.events
+        self._committed = 0
+        self._finished = False
+        self._num_accepted = self._num_committed = 0
+        self._policy = self._length_policy()
+        # Moments and parts of the round.
+        self._began_s = self._sent_s = self._queued_s = self._up_s = 0.0
+        self._queue_s, self._verify_s, self._batch_size = 0.0, 0.0, 0
+        self._ready_s = 0.0
+
+    def begin(self) -> None:
+        """Open goes up; the draft model sees picture and prompt meanwhile."""
+        now = self._events.now_s
+        self._ready_s = now + self._device.profile.prefill_s
+        self._send_up(now, self.answer.open_bytes, self._device.edge.open)
+
+    def send_opened(self, job: SimPrefill) -> None:
+        """The prompt is in the target's row."""
+        self._asked.open_queue_s = (job.started_s or self._events.now_s) - self._queued_s
+        self._asked.open_prefill_s = job.seconds
+        self._send_down(opened_bytes(), self._opened)
+
+    def _opened(self, _: float) -> None:
+        self._policy.reset(OPENED)
+        self._events.at(self._ready_s, self._draft)
+
+    def _draft(self) -> None:
+        device, answer = self._device, self.answer
+        cap = answer.cap - self._committed
+        longest = clamp_length(
+            MAX_DRAFT_LENGTH,
+            remaining=cap,
+            draft_room=MAX_DRAFT_LENGTH,
+            target_room=OPENED.limits.max_model_len,
+            max_draft_length=MAX_DRAFT_LENGTH,
+        )
+        k = min(self._policy.length(), longest)
+        last = len(answer.right) - 1
+        if answer.stops and self._committed + k > last and answer.right[last]:
+            k = last - self._committed + 1  # nothing is drafted behind a stop token
+        self.num_drafted = k
+        self._began_s = self._events.now_s
+        self._events.at(self._began_s + k * device.profile.draft_token_s, self._send_draft)
+
+    def _send_draft(self) -> None:
+        self._sent_s = self._events.now_s
+        self._up_s = self._send_up(
+            self._sent_s, self._device.draft_bytes(self.num_drafted), self._device.edge.draft
+        )
+
+    def _send_up(self, now: float, num_bytes: int, read: Callable[[SimSession], None]) -> float:
+        """A message to the edge, which reads it. Returns the seconds on the air."""
+        device, times = self._device, self._device.edge.times
+        sent_s = device.client.done_s(now, times.client_s)
+        arrival_s = device.up.send(sent_s, num_bytes)
+        self._asked.up_bytes += max(0, num_bytes - _FRAME_BYTES)
+
+        def arrived() -> None:
+            done_s = device.edge.handled_s()
+            self._events.at(done_s, self._read, read)
+
+        self._events.at(arrival_s + times.transport_s / 2, arrived)
+        return arrival_s - sent_s
+
+    def _read(self, read: Callable[[SimSession], None]) -> None:
+        self._queued_s = self._events.now_s
+        read(self)
+
+    def taken(self, started_s: float, verify_s: float, batch_size: int) -> None:
+        """Its draft is in a step."""
+        self._queue_s = started_s - self._queued_s
+        self._verify_s, self._batch_size = verify_s, batch_size
+
+    def judge(self) -> bool:
+        """What the target says of the draft. Returns whether that ends the answer."""
+        right, begin = self.answer.right, self._committed
+        accepted = 0
+        while accepted < self.num_drafted and begin + accepted < len(right):
+            if not right[begin + accepted]:
+                break
+            accepted += 1
+        left = len(right) - begin
+        self._num_accepted = min(accepted, left)
+        self._num_committed = min(accepted + 1, left)
+        self._finished = self._num_committed == left
+        return self._finished
+
+    def send_verdict(self) -> None:
+        """The verdict goes down; a finished session gives its row back."""
+        self._send_down(verdict_bytes(), self._verdict)
+        if self._finished:
+            self._device.edge.close(self)
+
+    def _send_down(self, num_bytes: int, hear: Callable[[float], None]) -> None:
+        device, times = self._device, self._device.edge.times
+        sent_s = device.edge.handled_s()
+        arrival_s = device.down.send(sent_s, num_bytes)
+        self._asked.down_bytes += max(0, num_bytes - _FRAME_BYTES)
+        down_s = arrival_s - sent_s
+
+        def arrived() -> None:
+            done_s = device.client.done_s(self._events.now_s, times.client_s)
+            self._events.at(done_s, hear, down_s)
+
+        self._events.at(arrival_s + times.transport_s / 2, arrived)
+
+    def _verdict(self, down_s: float) -> None:
+        now, asked = self._events.now_s, self._asked
+        draft_s, wait_s = self._sent_s - self._began_s, now - self._sent_s
+        asked.commits.append((now, self._num_committed))
+        asked.rounds.append(
+            RoundParts(
+                now,
+                draft_s,
+                wait_s,
+                self._up_s,
+                self._queue_s,
+                self._verify_s,
+                down_s,
+                self.num_drafted,
+                self._num_accepted,
+                self._batch_size,
+            )
+        )
+        self._committed += self._num_committed
+        if self._finished:
+            asked.status, asked.ended_s = OK, now
+            self._device.log.end(asked)
+            self._then(asked)
+            return
+        self._policy.update(
+            RoundOutcome(
+                self.num_drafted,
+                self._num_accepted,
+                draft_s,
+                wait_s,
+                self._verify_s,
+                queue_s=self._queue_s,
+            )
+        )
+        self._draft()
+
+    def _length_policy(self) -> LengthPolicy:
+        profile, part = self._device.profile, self._device.part
+        if part is not None:
+            return Tactics(part.draft_length).make_length(_REQUEST, 2)
+        return Tactics(profile.draft_length, profile.length_policy).make_length(_REQUEST, 2)

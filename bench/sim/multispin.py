@@ -1,0 +1,81 @@
+"""Multi-SPIN's experiments (multispin/setting.py) on the simulator: what its rounds give, beside what M(26) says.
+
+All devices draft without end, send Q_tok bits a token with their part of the bandwidth, and the edge verifies when the
+last draft is in. The model's goodput is an expectation over independent tokens; the simulation draws them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...common.protocol.messages import Plan as Part
+from ...common.radio.link import LinkConfig
+from ...device.fleet.profile import Profile
+from ...edge.batching.round_queue import Batching
+from ...edge.planning.planner import SOLVERS
+from ...edge.planning.scenario import Scenario
+from ..load.load import Plan
+from ..multispin.setting import Pair, scenario
+from .answers import DrawnAnswers
+from .edge_times import EdgeTimes
+from .simulation import Cell
+
+#: Tokens of an answer: none ends while it is looked at.
+_ENDLESS = 1 << 14
+
+
+def simulate_round(drawn: Scenario, solver: str, rounds: int, seed: int = 0) -> dict[str, float]:
+    """About so many synchronous rounds under a solver's plan: simulated and expected goodput, tokens/s."""
+    made = SOLVERS[solver](drawn)
+    profiles = [
+        Profile(
+            device.id,
+            draft_token_s=device.draft_token_s,
+            prefill_s=0.0,
+            accept_rate=float(alpha),
+            think_s=0.0,
+            prompt_len=1,
+            max_new_tokens=_ENDLESS,
+            link=LinkConfig(
+                drawn.bandwidth_hz, 10 * float(np.log10(2**device.spectral_efficiency - 1))
+            ),
+        )
+        for device, alpha in zip(drawn.devices, drawn.alpha, strict=True)
+    ]
+    cell = Cell(
+        profiles,
+        DrawnAnswers(seed),
+        EdgeTimes(drawn.verify_fixed_s, drawn.verify_per_draft_s, 0.0, 0.0),
+        Batching(float("inf"), len(profiles)),
+        max_tokens=1 << 30,
+        parts=[Part(d.draft_length, d.bandwidth_hz) for d in made.devices],
+        draft_bytes=lambda k: round(k * drawn.bits_per_token / 8),
+    )
+    round_s = made.latency_s + drawn.T_ver
+    log = cell.run(Plan(duration_s=(rounds + 0.5) * round_s, drain_s=0.0, seed=seed))
+    commits = [commit for asked in log.ended for commit in asked.commits]
+    # To the end of the last whole round: one that is cut off counts neither by its tokens nor by its time.
+    return {
+        "goodput_tokens_per_s": sum(tokens for _, tokens in commits) / max(at for at, _ in commits),
+        "expected_tokens_per_s": made.goodput,
+    }
+
+
+def simulate_setting(
+    pair: Pair, sizes: list[int], solvers: list[str], *, realizations: int, rounds: int
+) -> dict[str, Any]:
+    """Goodput by solver and number of devices, averaged over realizations of tasks, channels and devices."""
+    out: dict[str, Any] = {}
+    for solver in solvers:
+        out[solver] = {}
+        for size in sizes:
+            runs = [
+                simulate_round(scenario(pair, seed, num_devices=size), solver, rounds, seed)
+                for seed in range(realizations)
+            ]
+            out[solver][str(size)] = {
+                name: float(np.mean([r[name] for r in runs])) for name in runs[0]
+            }
+    return out

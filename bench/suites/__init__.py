@@ -1,0 +1,1 @@
+"""Pictures, questions and their scores: drawn scenes and the published benchmarks."""

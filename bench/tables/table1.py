@@ -1,0 +1,262 @@
+"""`covspec bench table1`: CoVSpec's Table I, seven systems on three suites, at 5 MHz and 10 dB.
+
+Every example is answered by every system in turn, over the shaped link, with edge and device on a core each; at T = 1
+as the paper's equations do, and greedily beside it. Figures and their intervals are explained in standing.py, bytes and
+cost in accounting.py, the systems in systems.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..report import RESULTS_DIR, Bar, Json, at_least, at_most, console_for, finish
+from .names import dataset, file_name, title
+from .options import (
+    DEFAULT_LINK,
+    DEFAULT_MAX_NEW_TOKENS,
+    DEFAULT_PAIR,
+    EXAMPLES,
+    BandwidthHz,
+    Calibrate,
+    Data,
+    Device,
+    Draft,
+    EdgeAddress,
+    Examples,
+    MaxNewTokens,
+    Quantization,
+    Quick,
+    Risk,
+    RttMs,
+    Seed,
+    SnrDb,
+    Suites,
+    Target,
+    Virtual,
+    make_setting,
+)
+from .paper import TABLE_1
+from .setting import NUM_HELD_OUT, TEMPERATURES, Cell, run_cells
+from .systems import SYSTEMS, UHLM_RISK
+from .text import COLUMNS, NO_ROW, cells_of, markdown_table, show, write
+
+SPEEDUP_BAR, COVSPEC_COMM_BAR, EXACT_COMM_BAR, EXACT_BYTES_BAR = 2.2, 96.0, 99.5, 12.0
+
+
+def command(
+    examples: Examples = EXAMPLES,
+    suite: Suites = None,
+    data: Data = None,
+    seed: Seed = 0,
+    calibrate: Calibrate = NUM_HELD_OUT,
+    risk: Risk = UHLM_RISK,
+    virtual: Virtual = False,
+    bandwidth_hz: BandwidthHz = DEFAULT_LINK.bandwidth_hz,
+    snr_db: SnrDb = DEFAULT_LINK.snr_db,
+    rtt_ms: RttMs = 1e3 * DEFAULT_LINK.rtt_s,
+    target: Target = DEFAULT_PAIR.target,
+    draft: Draft = DEFAULT_PAIR.draft,
+    quantization: Quantization = DEFAULT_PAIR.quantization,
+    device: Device = DEFAULT_PAIR.device,
+    edge: EdgeAddress = DEFAULT_PAIR.edge,
+    max_new_tokens: MaxNewTokens = DEFAULT_MAX_NEW_TOKENS,
+    json: Json = False,
+    quick: Quick = False,
+) -> None:
+    """CoVSpec's Table I: baselines and systems against the target alone, with the paper's figures beside ours."""
+    console = console_for(json)
+    setting = make_setting(
+        suites=suite, data=data, examples=examples, quick=quick, seed=seed, virtual=virtual,
+        bandwidth_hz=bandwidth_hz, snr_db=snr_db, rtt_ms=rtt_ms, target=target, draft=draft,
+        quantization=quantization, device=device, edge=edge, max_new_tokens=max_new_tokens,
+        calibrate=calibrate, risk=risk,
+    )  # fmt: skip
+    run = run_cells(setting, SYSTEMS, console)
+    cells = run.cells
+    name = file_name("table1", setting, quick)
+    results = {
+        "setting": setting.as_json() | run.where,
+        "cells": [as_json(cell) for cell in cells],
+        "wire_bytes_per_token": run.wire,
+        "flags": {key: _flags(cells[0], key) for key in SYSTEMS},
+    }
+    for cell in cells:
+        show(console, f"Table I, {title(cell)}", _rows(cell))
+    write(RESULTS_DIR / f"{name}.md", markdown(results))
+    plot(results, name)
+    finish(name.removesuffix("-quick"), results, bars(cells), as_json=json, quick=quick)
+
+
+def bars(cells: Sequence[Cell]) -> list[Bar]:
+    """What covspec and covspec-exact have to reach."""
+    made = []
+    for cell in cells:
+        exact = cell.standings["covspec-exact"]
+        if cell.sampling == "sampled":
+            made.append(
+                at_least(f"covspec-exact speedup, {cell.suite}", exact["spd"]["value"], SPEEDUP_BAR)
+            )
+        made.append(
+            at_least(
+                f"covspec-exact = edge-only, {cell.suite} {cell.sampling}",
+                exact["equal_to_edge_only"],
+                1.0,
+            )
+        )
+    sampled = [cell for cell in cells if cell.sampling == "sampled"]
+    for key, bar in (
+        ("covspec", COVSPEC_COMM_BAR),
+        ("covspec-all", COVSPEC_COMM_BAR),
+        ("covspec-exact", EXACT_COMM_BAR),
+    ):
+        for field, label in (("comm_bytes", "measured"), ("scaled_comm_bytes", "scaled")):
+            mine = sum(cell.standings[key][field]["value"] for cell in sampled)
+            vanilla = sum(cell.standings["vanilla-sd"][field]["value"] for cell in sampled)
+            saved = 100 * (1 - mine / vanilla)
+            made.append(at_least(f"{key} Comm. % below vanilla-sd, {label}", saved, bar))
+    for name in TEMPERATURES:
+        mine_cells = [cell for cell in cells if cell.sampling == name]
+        total = sum(c.standings["covspec-exact"]["comm_bytes"]["value"] for c in mine_cells)
+        tokens = sum(c.standings["covspec-exact"]["tokens_per_answer"] for c in mine_cells)
+        made.append(
+            at_most(f"covspec-exact bytes a token, {name}", total / tokens, EXACT_BYTES_BAR)
+        )
+    return made
+
+
+def markdown(results: dict[str, Any]) -> list[str]:
+    """The table as Markdown, from its results."""
+    s = results["setting"]
+    lines = [
+        f"{s['num_examples']} examples a suite, {s['bandwidth_hz'] / 1e6:g} MHz, {s['snr_db']:g} dB; "
+        f"target {s['target']}, draft {s['draft']}; {s['clock']}. Intervals: 95 %, paired bootstrap.",
+    ]
+    for cell in results["cells"]:
+        lines += ["", f"**{cell['title']}**", ""]
+        lines += markdown_table(("", *COLUMNS), cell["rows"])
+    lines += ["", "U-HLM's calibration on held-out examples:", ""]
+    lines += markdown_table(
+        ("suite", "tokens", "slope a", "intercept b", "threshold u_th", "skipped % of tokens"),
+        [
+            [
+                cell["title"],
+                f"{c['num_tokens']:.0f}",
+                f"{c['slope']:.3f}",
+                f"{c['intercept']:.4f}",
+                f"{c['threshold']:.3f}",
+                f"{100 * cell['standings']['u-hlm']['final_share']:.0f}",
+            ]
+            for cell in results["cells"]
+            if (c := cell["calibration"]) is not None
+        ],
+    )
+    lines += ["", "Bytes of one answer by kind, sampled, and what the picture takes besides:", ""]
+    lines += _kinds(results)
+    lines += ["", "`device-client` flags of each system (first suite's threshold):", ""]
+    lines += markdown_table(
+        ("system", "flags"),
+        [[key, f"`{flags}`"] for key, flags in results["flags"].items()],
+        left=2,
+    )
+    return lines
+
+
+def _kinds(results: dict[str, Any]) -> list[str]:
+    """Bytes of a mean answer by direction and kind, over the sampled suites."""
+    cells = [cell for cell in results["cells"] if cell["sampling"] == "sampled"]
+    columns: list[tuple[str, str]] = []
+    for cell in cells:
+        for standing in cell["standings"].values():
+            for direction in ("up", "down"):
+                for kind in standing["bytes_by_kind"][direction]:
+                    if (direction, kind) not in columns and kind != "image":
+                        columns.append((direction, kind))
+    columns.sort(key=lambda column: (column[0] != "up", column[1]))
+    rows = []
+    for key in cells[0]["standings"]:
+        mine = [cell["standings"][key] for cell in cells]
+        count = sum(m["num_examples"] for m in mine)
+        amounts = [
+            sum(m["bytes_by_kind"][d].get(kind, 0) for m in mine) / count for d, kind in columns
+        ]
+        payload = [
+            sum(m[f"payload_bits_{d}"] * m["num_examples"] for m in mine) / count / 8
+            for d in ("up", "down")
+        ]
+        image = sum(m["image_bytes"] * m["num_examples"] for m in mine) / count
+        wire = results["wire_bytes_per_token"].get(key)
+        rows.append(
+            [
+                key,
+                *(f"{amount:,.0f}" for amount in amounts),
+                f"{image:,.0f}",
+                *(f"{amount:,.0f}" for amount in payload),
+                "–" if wire is None else f"{wire:.1f}",
+            ]
+        )
+    header = (
+        "",
+        *(f"{d} {kind}" for d, kind in columns),
+        "image",
+        "C(7) bytes",
+        "C(8) bytes",
+        "with HTTP/2, B/token",
+    )
+    return markdown_table(header, rows)
+
+
+def plot(results: dict[str, Any], name: str) -> None:
+    """Speed and communication, a group of bars for each suite."""
+    from matplotlib.figure import Figure
+
+    cells = [cell for cell in results["cells"] if cell["sampling"] == "sampled"]
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    speed, comm = figure.subplots(1, 2)
+    keys = list(cells[0]["standings"])
+    width = 0.8 / len(keys)
+    for i, key in enumerate(keys):
+        at = [j + (i - len(keys) / 2 + 0.5) * width for j in range(len(cells))]
+        spd = [cell["standings"][key]["spd"] for cell in cells]
+        values = [e["value"] for e in spd]
+        errors = [
+            [max(0.0, e["value"] - e["low"]) for e in spd],
+            [max(0.0, e["high"] - e["value"]) for e in spd],
+        ]
+        speed.bar(at, values, width, yerr=errors, label=key, capsize=2)
+        sent = [cell["standings"][key]["comm_bytes_per_token"]["value"] for cell in cells]
+        if any(sent):
+            comm.bar(at, sent, width, label=key, color=f"C{i}")
+    for axes in (speed, comm):
+        axes.set_xticks(range(len(cells)), [cell["suite"] for cell in cells])
+        axes.grid(axis="y", alpha=0.3)
+        axes.legend(fontsize=8)
+    speed.axhline(1, color="gray", linewidth=0.8)
+    speed.set(title="speed over edge-only, T = 1")
+    comm.set(title="bytes a committed token, without the picture", yscale="log")
+    figure.savefig(RESULTS_DIR / f"{name}.png", dpi=130)
+
+
+def as_json(cell: Cell) -> dict[str, Any]:
+    """A cell as results have it."""
+    return {
+        "suite": cell.suite,
+        "sampling": cell.sampling,
+        "title": title(cell),
+        "rows": _rows(cell),
+        "standings": dict(cell.standings),
+        "calibration": cell.calibration,
+    }
+
+
+def _rows(cell: Cell) -> list[list[str]]:
+    paper = TABLE_1[dataset(cell.suite)] if cell.sampling == "sampled" else {}
+    return [
+        [standing["title"], *cells_of(standing, paper.get(key, NO_ROW))]
+        for key, standing in cell.standings.items()
+    ]
+
+
+def _flags(cell: Cell, key: str) -> str:
+    trial = cell.trials["covspec-exact"][0]
+    return cell.systems[key].flags(trial.num_visual_tokens)

@@ -1,0 +1,194 @@
+"""`covspec bench table2`: CoVSpec's Table II, the paper's system with one component after the other taken away.
+
+Made as Table I is, on the suite that stands for VQAv2. `w/o …` rows switch one thing off; the first two change which
+visual tokens the draft model sees. Rows of `all tokens` do the same to full-token drafting, so that one component's
+effect can be told from that of a selection that leaves too little to see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..report import RESULTS_DIR, Bar, Json, console_for, finish
+from .names import file_name, title
+from .options import (
+    DEFAULT_LINK,
+    DEFAULT_MAX_NEW_TOKENS,
+    DEFAULT_PAIR,
+    EXAMPLES,
+    BandwidthHz,
+    Data,
+    Device,
+    Draft,
+    EdgeAddress,
+    Examples,
+    MaxNewTokens,
+    Quantization,
+    Quick,
+    RttMs,
+    Seed,
+    SnrDb,
+    Suites,
+    Target,
+    Virtual,
+    make_setting,
+)
+from .paper import COMPONENTS, ENABLED, TABLE_2
+from .setting import NUM_HELD_OUT, Cell, run_cells
+from .systems import ABLATIONS, ALL_TOKEN_ABLATIONS, SYSTEMS
+from .text import COLUMNS, NO_ROW, cells_of, markdown_table, show, write
+
+#: What taking a component away should do, by the paper: (row, figure, sign of the row's difference to the whole).
+DIRECTIONS = (
+    ("full-token drafting", "spd", -1),
+    ("full-token drafting", "acc", -1),
+    ("random-token selection", "acc", -1),
+    ("w/o margin gating", "spd", -1),
+    ("w/o margin gating", "acc", 1),
+    ("w/o margin gating", "cost_red", -1),
+    ("w/o adaptive drafting", "spd", -1),
+    ("w/o parallel branching", "spd", -1),
+    ("w/o decoupled correction", "spd", -1),
+    ("w/o decoupled correction", "comm_bytes", 1),
+)
+
+
+def command(
+    examples: Examples = EXAMPLES,
+    suite: Suites = None,
+    data: Data = None,
+    seed: Seed = 0,
+    virtual: Virtual = False,
+    bandwidth_hz: BandwidthHz = DEFAULT_LINK.bandwidth_hz,
+    snr_db: SnrDb = DEFAULT_LINK.snr_db,
+    rtt_ms: RttMs = 1e3 * DEFAULT_LINK.rtt_s,
+    target: Target = DEFAULT_PAIR.target,
+    draft: Draft = DEFAULT_PAIR.draft,
+    quantization: Quantization = DEFAULT_PAIR.quantization,
+    device: Device = DEFAULT_PAIR.device,
+    edge: EdgeAddress = DEFAULT_PAIR.edge,
+    max_new_tokens: MaxNewTokens = DEFAULT_MAX_NEW_TOKENS,
+    json: Json = False,
+    quick: Quick = False,
+) -> None:
+    """CoVSpec's Table II: what each component gives, with the paper's figures beside ours."""
+    console = console_for(json)
+    setting = make_setting(
+        suites=suite or ["open"], data=data, examples=examples, quick=quick, seed=seed,
+        virtual=virtual, bandwidth_hz=bandwidth_hz, snr_db=snr_db, rtt_ms=rtt_ms, target=target,
+        draft=draft, quantization=quantization, device=device, edge=edge,
+        max_new_tokens=max_new_tokens, calibrate=NUM_HELD_OUT,
+    )  # fmt: skip
+    systems = {"edge-only": SYSTEMS["edge-only"], **ABLATIONS, **ALL_TOKEN_ABLATIONS}
+    run = run_cells(setting, systems, console)
+    name = file_name("table2", setting, quick)
+    results = {
+        "setting": setting.as_json() | run.where,
+        "cells": [
+            {
+                "suite": cell.suite,
+                "sampling": cell.sampling,
+                "title": title(cell),
+                "rows": _rows(cell),
+                "standings": dict(cell.standings),
+                "directions": _directions(cell),
+            }
+            for cell in run.cells
+        ],
+    }
+    for cell in run.cells:
+        show(console, f"Table II, {title(cell)}", _rows(cell))
+    write(RESULTS_DIR / f"{name}.md", markdown(results))
+    finish(name.removesuffix("-quick"), results, bars(run.cells), as_json=json, quick=quick)
+
+
+def bars(cells: Sequence[Cell]) -> list[Bar]:
+    """Each component's direction, as in the paper; sampled cells."""
+    return [
+        Bar(
+            f"{d['row']}: {d['figure']}, {cell.suite}",
+            d["difference"],
+            "> 0" if d["sign"] > 0 else "< 0",
+            d["as_in_paper"],
+        )
+        for cell in cells
+        if cell.sampling == "sampled"
+        for d in _directions(cell)
+    ]
+
+
+def markdown(results: dict[str, Any]) -> list[str]:
+    """The table as Markdown, from its results."""
+    s = results["setting"]
+    lines = [
+        f"{s['num_examples']} examples a suite, {s['bandwidth_hz'] / 1e6:g} MHz, {s['snr_db']:g} dB; "
+        f"target {s['target']}, draft {s['draft']}; {s['clock']}. Intervals: 95 %, paired bootstrap.",
+    ]
+    for cell in results["cells"]:
+        lines += ["", f"**{cell['title']}**", ""]
+        lines += markdown_table(
+            ("", *COMPONENTS, *COLUMNS),
+            [
+                [row[0], *_enabled(key), *row[1:]]
+                for key, row in zip(cell["standings"], cell["rows"], strict=True)
+            ],
+        )
+    lines += ["", "Directions (a row minus the system that it was taken from), sampled:", ""]
+    lines += markdown_table(
+        ("row", "against", "figure", "difference", "in the paper", "same sign", "intervals"),
+        [
+            [
+                d["row"],
+                d["whole"],
+                d["figure"],
+                f"{d['difference']:+.2f}",
+                "up" if d["sign"] > 0 else "down",
+                "yes" if d["as_in_paper"] else "**no**",
+                "overlap" if d["intervals_overlap"] else "apart",
+            ]
+            for cell in results["cells"]
+            if cell["sampling"] == "sampled"
+            for d in cell["directions"]
+        ],
+        left=3,
+    )
+    return lines
+
+
+def _directions(cell: Cell) -> list[dict[str, Any]]:
+    found = []
+    for row, figure, sign in DIRECTIONS:
+        for name, whole in ((row, "covspec"), (f"all tokens, {row}", "full-token drafting")):
+            if name not in cell.standings:
+                continue
+            mine, theirs = cell.standings[name][figure], cell.standings[whole][figure]
+            difference = mine["value"] - theirs["value"]
+            found.append(
+                {
+                    "row": name,
+                    "whole": whole,
+                    "figure": figure,
+                    "difference": difference,
+                    "sign": sign,
+                    "as_in_paper": sign * difference > 0,
+                    "intervals_overlap": mine["low"] <= theirs["high"]
+                    and theirs["low"] <= mine["high"],
+                }
+            )
+    return found
+
+
+def _enabled(key: str) -> str:
+    """A sign for each component."""
+    if key in ALL_TOKEN_ABLATIONS:
+        return ENABLED["full-token drafting"][:2] + ENABLED[key.removeprefix("all tokens, ")][2:]
+    return ENABLED.get(key, "–" * len(COMPONENTS))
+
+
+def _rows(cell: Cell) -> list[list[str]]:
+    paper = TABLE_2 if cell.sampling == "sampled" else {}
+    return [
+        [standing["title"], *cells_of(standing, paper.get(key, NO_ROW))]
+        for key, standing in cell.standings.items()
+    ]

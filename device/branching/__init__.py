@@ -1,0 +1,1 @@
+"""Drafting on while a verdict travels: branches, how long the wait is, whether they pay."""

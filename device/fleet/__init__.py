@@ -1,0 +1,1 @@
+"""Simulated devices: the real session and link, with scripted drafts, paced time and a modelled radio."""

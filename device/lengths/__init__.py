@@ -1,0 +1,1 @@
+"""How long a draft is: one file a policy, beside `length` with what a policy is."""
