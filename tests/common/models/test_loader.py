@@ -206,7 +206,7 @@ def test_a_local_folder_needs_no_network_and_prints_nothing(
     code = (
         NO_NETWORK
         + f"""
-from covspec.common.loader import load_model, self_test
+from covspec.common.models.loader import load_model, self_test
 model = load_model({str(folder)!r}, quantization={quantization!r})
 model.allocate(1, 64)
 self_test(model)
@@ -220,7 +220,7 @@ def test_table_models_load_without_torch(tmp_path: Path) -> None:
     save_table(file, np.log(np.full((8, 8), 1 / 8, dtype=np.float32)))
     code = f"""
 import sys
-from covspec.common.loader import load_model, self_test
+from covspec.common.models.loader import load_model, self_test
 model = load_model("table:{file}")
 model.allocate(1, 64)
 self_test(model)
