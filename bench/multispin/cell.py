@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import math
 import multiprocessing
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +41,7 @@ from ...edge.config import ServerConfig
 from ...edge.planning.goodput import expected_tokens
 from ...edge.planning.scenario import Device, Scenario
 from ...edge.server import EdgeServer
+from .timed_table import TimedTable
 
 #: 16 V bits and an id: the 31,744 bits of 1024 entries with Llama 2's ids.
 VOCAB, ROWS = 1984, 16
@@ -73,21 +73,6 @@ def draft_table(accept_rate: float) -> Table:
 def _softmax(logits: Table) -> NDArray[np.float64]:
     weights = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return np.asarray(weights / weights.sum(-1, keepdims=True))
-
-
-class TimedTarget(TableModel):
-    """A target whose verifications take T_fix + K·T_lin, M(7); a prompt costs nothing."""
-
-    def __init__(self, fixed_s: float, per_draft_s: float) -> None:
-        super().__init__(target_table())
-        self._times = fixed_s, per_draft_s
-
-    def forward(self, steps: Sequence[Step], activity_layers: int = 0) -> list[StepResult]:
-        """Looks up, after a while."""
-        num_drafts = sum(step.num_logits > 0 for step in steps)
-        if num_drafts:
-            time.sleep(self._times[0] + num_drafts * self._times[1])
-        return super().forward(steps, activity_layers)
 
 
 class TimedDraft(TableModel):
@@ -135,7 +120,7 @@ def _serve(parent: Connection, setting: Scenario, solver: str, scheduler: str) -
             uplink_bandwidth_hz=setting.bandwidth_hz,
             scheduler=scheduler,
         )
-        model = TimedTarget(setting.verify_fixed_s, setting.verify_per_draft_s)
+        model = TimedTable(target_table(), setting.verify_fixed_s, setting.verify_per_draft_s)
         server = EdgeServer(config, model)
         await server.start()
         parent.send(server.address)

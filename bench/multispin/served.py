@@ -8,30 +8,27 @@ sent, batched, verified and answered is real; every token of a draft is right wi
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...common.models.model import Step, StepResult
-from ...common.models.table import TableModel
 from ...common.radio.link import LinkConfig
 from ...device.fleet.fleet import Asked, Fleet
 from ...device.fleet.pace import LoopClock
 from ...device.fleet.profile import Profile
 from ...device.fleet.script import TableScripts
 from ...edge.config import ServerConfig
-from ...edge.planning.goodput import expected_tokens
 from ...edge.planning.plan import Plan
 from ...edge.planning.scenario import Scenario
 from ...edge.server import EdgeServer
 from ..link.shaping_proxy import precise_loop
+from .timed_table import TimedTable
 
 _VOCAB = 256
 #: Rounds at the beginning and at the end that are not counted: devices fall into step, and stop.
 _MARGIN = 2
+_POLL_S = 0.01
 #: Bits cost time before they are sent, not here.
 _NO_LINK = LinkConfig(bandwidth_hz=1e12, snr_db=30.0)
 
@@ -51,42 +48,24 @@ class Served:
     expected_tokens: float
 
 
-class TimedTable(TableModel):
-    """A table whose verifications take as long as those of a large model."""
-
-    def __init__(self, T_fix: float, T_lin: float) -> None:
-        """T_fix, T_lin: of M(7), s."""
-        rng = np.random.default_rng(0)
-        super().__init__(rng.normal(0, 2, (_VOCAB, _VOCAB)).astype(np.float32))
-        self._T_fix, self._T_lin = T_fix, T_lin
-
-    def forward(self, steps: Sequence[Step], activity_layers: int = 0) -> list[StepResult]:
-        """Prefills are free, as in the paper's model."""
-        end = time.monotonic()
-        if num_drafts := sum(step.num_logits > 1 for step in steps):
-            end += self._T_fix + num_drafts * self._T_lin
-        results = super().forward(steps, activity_layers)
-        time.sleep(max(0.0, end - time.monotonic()))
-        return results
-
-
 def serve(scenario: Scenario, plan: Plan, num_rounds: int, seed: int = 0) -> Served:
-    """Runs about `num_rounds` synchronous rounds of a plan. seed: of what is accepted."""
+    """Runs `num_rounds` synchronous rounds of a plan, and the margin. seed: of what is accepted."""
+    num_rounds += 2 * _MARGIN
     with asyncio.Runner(loop_factory=precise_loop) as runner:
-        asked = runner.run(_ask(scenario, profiles_of(scenario, plan, num_rounds), seed))
+        profiles = profiles_of(scenario, plan, num_rounds + 1)
+        asked = runner.run(_ask(scenario, profiles, num_rounds, seed))
     return _served(asked, plan, scenario.T_ver)
 
 
 def profiles_of(scenario: Scenario, plan: Plan, num_rounds: int) -> list[Profile]:
-    """The devices of a plan: how long a token takes until it is at the edge, and how much each has to say."""
+    """The devices of a plan: how long a token takes until it is at the edge; no answer ends within `num_rounds`."""
     L = np.array([device.draft_length for device in plan.devices])
-    most = float(np.max(expected_tokens(scenario.alpha, L)))
     base = Profile(
         "planned",
         prefill_s=0.0,
         think_s=0.0,
         prompt_len=4,
-        max_new_tokens=math.ceil((num_rounds + 2 * _MARGIN + 1) * most),
+        max_new_tokens=num_rounds * (int(L.max()) + 1),
         link=_NO_LINK,
     )
     hz = np.array([device.bandwidth_hz for device in plan.devices])
@@ -99,9 +78,12 @@ def profiles_of(scenario: Scenario, plan: Plan, num_rounds: int) -> list[Profile
     ]
 
 
-async def _ask(scenario: Scenario, profiles: Sequence[Profile], seed: int) -> list[Asked]:
-    """Every device asks one question; when the first has its answer, the others are broken off."""
-    target = TimedTable(scenario.verify_fixed_s, scenario.verify_per_draft_s)
+async def _ask(
+    scenario: Scenario, profiles: Sequence[Profile], num_rounds: int, seed: int
+) -> list[Asked]:
+    """Every device asks one question; all are broken off when the first has so many rounds behind it."""
+    logits = np.random.default_rng(0).normal(0, 2, (_VOCAB, _VOCAB))
+    target = TimedTable(logits, scenario.verify_fixed_s, scenario.verify_per_draft_s)
     config = ServerConfig(
         model="table",
         port=0,
@@ -124,7 +106,11 @@ async def _ask(scenario: Scenario, profiles: Sequence[Profile], seed: int) -> li
                 asyncio.create_task(device.ask(device.number, clock.now(), begun=begun.append))
                 for device in fleet.devices
             ]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # By rounds, not by tokens: a lucky device would end its answer before enough rounds were made.
+            while all(len(asked.rounds) < num_rounds for asked in begun):
+                if any(task.done() for task in tasks):
+                    break
+                await asyncio.sleep(_POLL_S)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

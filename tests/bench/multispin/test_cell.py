@@ -12,12 +12,12 @@ from covspec.bench.multispin.cell import (
     WARM_UP,
     DeviceRound,
     DeviceRun,
-    TimedTarget,
     draft_table,
     run_cell,
     target_table,
 )
 from covspec.bench.multispin.setting import LLAMA, scenario
+from covspec.bench.multispin.timed_table import TimedTable
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ async def test_a_small_cell_runs_by_its_plans() -> None:
     devices = tuple(dataclasses.replace(d, draft_token_s=1e-3) for d in setting.devices)
     setting = dataclasses.replace(setting, devices=devices, bandwidth_hz=100e6)
     config = {"batching": "rounds", "uplink_bandwidth_hz": setting.bandwidth_hz}
-    async with running_edge(TimedTarget(0.01, 0.001), **config) as edge:
+    async with running_edge(TimedTable(target_table(), 0.01, 0.001), **config) as edge:
         runs = await run_cell(edge.address, setting, 4.0)
         assert edge.engine is not None and edge.engine.scheduler is not None
         assert edge.engine.scheduler.totals.adopted > 0

@@ -192,7 +192,9 @@ def test_a_plan_is_served() -> None:
     assert one.measured <= 1.3 * one.theory
     assert one.tokens_per_round == pytest.approx(one.expected_tokens, rel=0.2)
     assert one.measured == pytest.approx(one.tokens_per_round / one.round_s)
-    assert one.num_rounds > 15
+    assert one.num_rounds >= 30
+    # However lucky a device is, its answer is long enough for all rounds.
+    assert serve(s, SOLVERS["exact"](s), 2).num_rounds >= 2
 
 
 def test_only_whole_rounds_are_counted() -> None:
