@@ -28,10 +28,10 @@ from ...common.radio.link import LinkConfig
 from ...device.fleet.profile import BUILT_IN, Mix, Profile
 from ..processes import Edge, resident_bytes, running_edge
 from ..report import Bar, Json, at_least, below, between, console_for, finish
-from .load import Plan
 from .run import Crowd, run_load
 from .sweep import knee
 from .trace import TRACE
+from .workload import Workload
 
 TABLE = "table:target-512"
 #: Slow, behind the papers' link: 500 of them make some 900 rounds a second.
@@ -83,8 +83,8 @@ def command(
 def _crowd(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
     count, seconds = (60, 10.0) if quick else (500, 120.0)
     with running_edge("--model", TABLE, "--max-num-seqs", str(count)) as edge:
-        plan = Plan(duration_s=seconds, ramp_up_s=0.1 * seconds, drain_s=60)
-        results = _load(edge, SLOW_PHONE, count, plan, console)
+        workload = Workload(duration_s=seconds, ramp_up_s=0.1 * seconds, drain_s=60)
+        results = _load(edge, SLOW_PHONE, count, workload, console)
     requests, memory = results["requests"], results["edge"]["memory_mb"]
     console.print(
         f"p99 of a round {1e3 * results['round_s']['p99']:.0f} ms, {results['rounds_per_s']:.0f} rounds/s"
@@ -101,14 +101,14 @@ def _crowd(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
 def _embedded(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
     sizes, seconds = ((1, 8), 6.0) if quick else ((1, 2, 4, 8, 16, 32, 64), 20.0)
     args = ("--model", "scenes-target", "--num-threads", "1")
-    plan = Plan(duration_s=seconds, ramp_up_s=0.2 * seconds)
+    workload = Workload(duration_s=seconds, ramp_up_s=0.2 * seconds)
     runs = {}
     with running_edge(*args, "--max-num-seqs", str(sizes[-1])) as edge:
         for count in sizes:
-            runs[count] = _load(edge, FAST, count, plan, console)
+            runs[count] = _load(edge, FAST, count, workload, console)
     # The same devices, one session after the other: what there is without batching.
     with running_edge(*args, "--max-num-seqs", "1", "--max-num-queued-reqs", "256") as edge:
-        alone = _load(edge, FAST, sizes[-1], plan, console)
+        alone = _load(edge, FAST, sizes[-1], workload, console)
     goodputs = {count: run["goodput_tokens_per_s"] for count, run in runs.items()}
     gain = goodputs[sizes[-1]] / alone["goodput_tokens_per_s"]
     verified = _verify_gain(runs[sizes[-1]])
@@ -154,8 +154,8 @@ def _paused(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
         timer = threading.Timer(0.4 * seconds, pause)
         timer.start()
         try:
-            plan = Plan(duration_s=seconds, request_rate=8.0)
-            results = _load(edge, profile, 100, plan, console)
+            workload = Workload(duration_s=seconds, request_rate=8.0)
+            results = _load(edge, profile, 100, workload, console)
         finally:
             timer.cancel()
             timer.join()
@@ -172,9 +172,11 @@ def _failures(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]
     count = 300 if quick else 2000
     profile = dataclasses.replace(BUILT_IN["robot"], max_new_tokens=8)
     with running_edge("--model", TABLE, "--max-num-seqs", "256") as edge:
-        plan = Plan(num_prompts=count, request_rate=count / (6 if quick else 30), spoiled=0.05)
-        results = _load(edge, profile, 200, plan, console)
-    injected = sum(plan.is_spoiled(number) for number in range(count))
+        workload = Workload(
+            num_prompts=count, request_rate=count / (6 if quick else 30), spoiled=0.05
+        )
+        results = _load(edge, profile, 200, workload, console)
+    injected = sum(workload.is_spoiled(number) for number in range(count))
     refused = results["failures"].get("INVALID_ARGUMENT", 0)
     console.print(f"{injected} injected, {results['requests']['failed']} reported")
     return results | {"injected": injected}, [
@@ -191,7 +193,7 @@ def _killed(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
     args = ("--model", TABLE, "--max-num-seqs", str(count), "--metrics-port", str(port))
     with running_edge(*args) as edge:
         # Memory of an edge that has seen so many devices once, and is idle again.
-        _load(edge, SLOW_PHONE, count, Plan(num_prompts=2 * count), console)
+        _load(edge, SLOW_PHONE, count, Workload(num_prompts=2 * count), console)
         _wait(metrics, 0, 30.0)
         before = resident_bytes(edge.pid)
         victims = subprocess.Popen(
@@ -213,7 +215,7 @@ def _killed(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
         back_s = time.monotonic() - killed
         time.sleep(max(0.0, BACK_S - back_s))
         after = resident_bytes(edge.pid)
-        again = _load(edge, SLOW_PHONE, count, Plan(num_prompts=count), console)
+        again = _load(edge, SLOW_PHONE, count, Workload(num_prompts=count), console)
     growth = (after - before) / before
     console.print(
         f"{opened} sessions open, {left} left {back_s:.1f} s after the kill; memory {before / 1e6:.0f} MB, "
@@ -234,9 +236,11 @@ def _killed(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
     ]
 
 
-def _load(edge: Edge, profile: Profile, count: int, plan: Plan, console: Console) -> dict[str, Any]:
-    crowd = Crowd(tuple(Mix((profile,)).draw(count, plan.seed)), TRACE)
-    results, _ = run_load(edge.address, crowd, plan, edge_pid=edge.pid, console=console)
+def _load(
+    edge: Edge, profile: Profile, count: int, workload: Workload, console: Console
+) -> dict[str, Any]:
+    crowd = Crowd(tuple(Mix((profile,)).draw(count, workload.seed)), TRACE)
+    results, _ = run_load(edge.address, crowd, workload, edge_pid=edge.pid, console=console)
     return results
 
 

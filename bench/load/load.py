@@ -8,75 +8,16 @@ Closed loop: every device asks, reads, thinks, and asks again.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
 from ...common.clock import Clock
-from ...common.errors import InvalidRequest
 from ...device.fleet.fleet import OK, Asked, Watch
-from .arrivals import gamma_arrivals
+from .workload import Workload
 
 #: A device that was turned away waits at least so long before it asks again.
 BACK_OFF_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What load to make. 0: no limit. request_rate: infinite is the closed loop.
-
-    drain_s: how long requests that are on their way may take when no new ones are made.
-    spoiled: share of requests that the edge must refuse.
-    """
-
-    num_prompts: int = 0
-    request_rate: float = math.inf
-    burstiness: float = 1.0
-    max_concurrency: int = 0
-    duration_s: float = 0.0
-    ramp_up_s: float = 0.0
-    drain_s: float = 30.0
-    spoiled: float = 0.0
-    seed: int = 0
-    #: Recorded moments in place of a rate.
-    arrivals: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        for flag, value, low, high in (
-            ("--num-prompts", self.num_prompts, 0, math.inf),
-            ("--burstiness", self.burstiness, 1e-3, math.inf),
-            ("--max-concurrency", self.max_concurrency, 0, math.inf),
-            ("--duration", self.duration_s, 0, math.inf),
-            ("--ramp-up-s", self.ramp_up_s, 0, math.inf),
-            ("--drain-s", self.drain_s, 0, math.inf),
-            ("--inject-failures", self.spoiled, 0, 1),
-        ):
-            if not (low <= value <= high and math.isfinite(value)):
-                most = f"… {high}" if math.isfinite(high) else "or more, and finite"
-                raise InvalidRequest(f"{flag} must be {low} {most}, not {value}")
-        if not self.request_rate > 0:
-            raise InvalidRequest(f"--request-rate must be positive or inf, not {self.request_rate}")
-        if not (self.num_prompts or self.duration_s or self.arrivals):
-            raise InvalidRequest("a load without end: give --num-prompts or --duration")
-
-    @property
-    def open_loop(self) -> bool:
-        """Whether requests come whatever the edge does."""
-        return bool(self.arrivals) or math.isfinite(self.request_rate)
-
-    def is_spoiled(self, number: int) -> bool:
-        """Whether this request is one that the edge must refuse."""
-        return bool(np.random.default_rng([self.seed, number, 11]).random() < self.spoiled)
-
-    def due_s(self) -> Iterator[float]:
-        """Moments of the open loop."""
-        if self.arrivals:
-            return iter(self.arrivals)
-        return gamma_arrivals(self.request_rate, self.burstiness, self.ramp_up_s, self.seed)
 
 
 class Asker(Protocol):
@@ -135,25 +76,25 @@ class LoadLog:
 class Load:
     """Makes one load."""
 
-    def __init__(self, plan: Plan, devices: Sequence[Asker], clock: Clock) -> None:
+    def __init__(self, workload: Workload, devices: Sequence[Asker], clock: Clock) -> None:
         self.log = LoadLog()
-        self._plan = plan
+        self._workload = workload
         self._devices = devices
         self._clock = clock
         self._num_made = 0
-        self._slots = asyncio.Semaphore(plan.max_concurrency or len(devices))
+        self._slots = asyncio.Semaphore(workload.max_concurrency or len(devices))
         self._tasks = set[asyncio.Task[None]]()
         self._stopping = asyncio.Event()
 
     async def run(self) -> LoadLog:
         """The whole load. Whatever ends it, nothing is left running."""
-        log, plan = self.log, self._plan
+        log, workload = self.log, self._workload
         log.began_s = self._clock.now()
-        log.steady_s = log.began_s + plan.ramp_up_s
-        make = self._open_loop() if plan.open_loop else self._closed_loop()
+        log.steady_s = log.began_s + workload.ramp_up_s
+        make = self._open_loop() if workload.open_loop else self._closed_loop()
         making = asyncio.create_task(make)
         try:
-            await self._first_of(making, plan.duration_s)
+            await self._first_of(making, workload.duration_s)
             log.stopped_s = self._clock.now()
             making.cancel()
             await self._drain()
@@ -187,7 +128,7 @@ class Load:
         stop = asyncio.create_task(self._stopping.wait())
         rest = asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.wait(
-            (rest, stop), timeout=self._plan.drain_s, return_when=asyncio.FIRST_COMPLETED
+            (rest, stop), timeout=self._workload.drain_s, return_when=asyncio.FIRST_COMPLETED
         )
         stop.cancel()
         if not rest.done():
@@ -207,7 +148,7 @@ class Load:
                 finally:
                     idle.put_nowait(device)
 
-        for due_s in self._plan.due_s():
+        for due_s in self._workload.due_s():
             number = self._next_number()
             if number is None:
                 break
@@ -220,7 +161,7 @@ class Load:
     async def _closed_loop(self) -> None:
         last = max(1, len(self._devices) - 1)
         for i, device in enumerate(self._devices):
-            begin_s = self.log.began_s + self._plan.ramp_up_s * i / last
+            begin_s = self.log.began_s + self._workload.ramp_up_s * i / last
             self._spawn(self._use(device, begin_s))
         await self._all_ended()
 
@@ -236,12 +177,12 @@ class Load:
             due_s = asked.ended_s + pause_s
             if self._enough:
                 return
-            if self._plan.duration_s and due_s > self.log.began_s + self._plan.duration_s:
+            if self._workload.duration_s and due_s > self.log.began_s + self._workload.duration_s:
                 return
             await self._until(due_s)
 
     async def _ask(self, device: Asker, number: int, due_s: float) -> Asked:
-        spoil = self._plan.is_spoiled(number)
+        spoil = self._workload.is_spoiled(number)
         return await device.ask(
             number, due_s, spoil=spoil, begun=self.log.begin, ended=self.log.end
         )
@@ -268,7 +209,7 @@ class Load:
 
     @property
     def _enough(self) -> bool:
-        return 0 < self._plan.num_prompts <= self._num_made
+        return 0 < self._workload.num_prompts <= self._num_made
 
     async def _until(self, moment_s: float) -> None:
         left_s = moment_s - self._clock.now()

@@ -32,7 +32,6 @@ from ...device.line.edge_link import check_target
 from ..processes import Edge, running_edge
 from ..report import Json, console_for, machine
 from .arrivals import read_arrivals
-from .load import Plan
 from .options import (
     DURATION_S,
     FLEET,
@@ -56,6 +55,7 @@ from .run import Crowd, run_load
 from .sweep import VARIANTS, parse_sweep, parse_variants, run_sweep, sweep_table
 from .table import compare_table, latency_table, summary_table
 from .trace import TRACE
+from .workload import Workload
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -126,7 +126,7 @@ def command(
         return
     console = console_for(json)
     recorded = () if arrivals is None else read_arrivals(arrivals)
-    plan = Plan(
+    workload = Workload(
         num_prompts=num_prompts,
         request_rate=request_rate,
         burstiness=burstiness,
@@ -175,7 +175,9 @@ def command(
     }
     if sweep:
         crowds = {size: crowd(size) for size in parse_sweep(sweep)}
-        swept = run_sweep(crowds, parse_variants(variants), model, args, plan, objectives, console)
+        swept = run_sweep(
+            crowds, parse_variants(variants), model, args, workload, objectives, console
+        )
         console.print(sweep_table(swept))
         failed = any(variant["failed"] for variant in swept["variants"].values())
         _end(report | {"results": swept}, failed, result_dir, json)
@@ -185,7 +187,7 @@ def command(
         results, info = run_load(
             serving.address,
             devices,
-            plan,
+            workload,
             objectives=objectives,
             edge_pid=serving.pid or None,
             console=console,

@@ -31,9 +31,10 @@ from ...device.fleet.script import RecordedScripts, Scripts, TableScripts
 from ...device.line.edge_link import EdgeLink
 from ..link.shaping_proxy import precise_loop
 from ..processes import resident_bytes
-from .load import Load, LoadLog, Plan
+from .load import Load, LoadLog
 from .progress import LoadProgress
 from .report import load_results
+from .workload import Workload
 
 #: What ends a load early, with a report.
 _STOPS = signal.SIGINT, signal.SIGTERM
@@ -110,7 +111,7 @@ class Usage:
 def run_load(
     address: str,
     crowd: Crowd,
-    plan: Plan,
+    workload: Workload,
     *,
     objectives: dict[str, float] | None = None,
     edge_pid: int | None = None,
@@ -123,7 +124,7 @@ def run_load(
     _allow_files(2 * len(crowd.profiles) + 200)
     usage = [Usage(pid) for pid in (os.getpid(), edge_pid) if pid is not None]
     with asyncio.Runner(loop_factory=precise_loop) as runner:
-        log, info = runner.run(_run(address, crowd, plan, usage, console))
+        log, info = runner.run(_run(address, crowd, workload, usage, console))
     results = load_results(log, len(crowd.profiles), objectives)
     for name, used in zip(("client", "edge"), usage, strict=False):
         results[name] = used.as_json()
@@ -131,11 +132,11 @@ def run_load(
 
 
 async def _run(
-    address: str, crowd: Crowd, plan: Plan, usage: Sequence[Usage], console: Console | None
+    address: str, crowd: Crowd, workload: Workload, usage: Sequence[Usage], console: Console | None
 ) -> tuple[LoadLog, ModelInfo]:
     async with EdgeLink(address, timeout_s=crowd.timeout_s, access=crowd.access) as link:
         info = await link.model_info()
-    scripts = make_scripts(info, crowd, plan.seed)
+    scripts = make_scripts(info, crowd, workload.seed)
     clock = LoopClock()
     drafts = _real_drafts(crowd)
     fleet = Fleet(
@@ -145,15 +146,15 @@ async def _run(
         clock,
         connections=crowd.connections,
         timeout_s=crowd.timeout_s,
-        seed=plan.seed,
+        seed=workload.seed,
         real_drafts=drafts,
         access=crowd.access,
     )
     async with fleet:
-        load = Load(plan, fleet.devices, clock)
+        load = Load(workload, fleet.devices, clock)
         helpers = [asyncio.create_task(_sample(usage))]
         if console is not None:
-            progress = LoadProgress(load.log, clock, console, _goal(plan))
+            progress = LoadProgress(load.log, clock, console, _goal(workload))
             helpers.append(asyncio.create_task(progress.run()))
         loop = asyncio.get_running_loop()
         for name in _STOPS:
@@ -224,7 +225,7 @@ def _allow_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
-def _goal(plan: Plan) -> str:
-    if plan.duration_s:
-        return f"{plan.duration_s:g} s"
-    return f"{plan.num_prompts or len(plan.arrivals)} requests"
+def _goal(workload: Workload) -> str:
+    if workload.duration_s:
+        return f"{workload.duration_s:g} s"
+    return f"{workload.num_prompts or len(workload.arrivals)} requests"

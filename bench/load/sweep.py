@@ -19,9 +19,9 @@ from rich.table import Table
 from ...common.errors import InvalidRequest
 from ...device.lengths.length import LengthName
 from ..processes import running_edge
-from .load import Plan
 from .report import VerifyTimes, verify_fit
 from .run import Crowd, run_load
+from .workload import Workload
 
 #: Share of the best goodput at which a load counts as saturating the edge.
 SATURATED = 0.9
@@ -71,7 +71,7 @@ def run_sweep(
     names: list[str],
     model: str,
     edge_args: list[str],
-    plan: Plan,
+    workload: Workload,
     objectives: dict[str, float],
     console: Console | None,
 ) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def run_sweep(
                 if console is not None:
                     console.rule(f"{name}, {size} devices")
                 runs[size] = _run(
-                    VARIANTS[name], model, edge_args, crowd, plan, objectives, console
+                    VARIANTS[name], model, edge_args, crowd, workload, objectives, console
                 )
                 if interrupted := runs[size]["interrupted"]:
                     break
@@ -106,7 +106,7 @@ def _run(
     model: str,
     edge_args: list[str],
     crowd: Crowd,
-    plan: Plan,
+    workload: Workload,
     objectives: dict[str, float],
     console: Console | None,
 ) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _run(
         results, _ = run_load(
             edge.address,
             crowd,
-            plan,
+            workload,
             objectives=objectives,
             edge_pid=edge.pid,
             console=console,

@@ -186,7 +186,7 @@ class DeviceRun:
         return sum(tokens[1:]) / (self.counted[-1].ended_s - self.counted[0].ended_s)
 
 
-async def run_cell(
+async def run_devices(
     address: str, setting: Scenario, seconds: float, *, seed: int = 0
 ) -> list[DeviceRun]:
     """Lets all devices of a setting decode at once for a while."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...common.protocol.messages import Correction
 from .figures import PAIRS
-from .setting import Pair
+from .setting import PaperPair
 
 #: Goodputs and their ratios hold within this part of what is stated; the paper says "about".
 TOLERANCE = 0.05
@@ -47,7 +47,7 @@ def claims(results: dict[str, Any]) -> list[Claim]:
     return sorted(made, key=lambda claim: claim.figure)
 
 
-def _goodput_against_length(pair: Pair, figures: dict[str, Any]) -> Iterator[Claim]:
+def _goodput_against_length(pair: PaperPair, figures: dict[str, Any]) -> Iterator[Claim]:
     values = np.array(figures["3"][_PAPER]["goodput"])
     rises = np.diff(values) > 0
     yield Claim(
@@ -86,7 +86,7 @@ def _goodput_against_length(pair: Pair, figures: dict[str, Any]) -> Iterator[Cla
         )
 
 
-def _architectures(pair: Pair, goodput: dict[str, float]) -> Iterator[Claim]:
+def _architectures(pair: PaperPair, goodput: dict[str, float]) -> Iterator[Claim]:
     best = goodput["Multi-SPIN"]
     yield _close(6, pair, "Multi-SPIN, tokens/s", pair.goodput, best, "{:.0f}", calibrated=True)
     yield _close(
@@ -110,7 +110,7 @@ def _architectures(pair: Pair, goodput: dict[str, float]) -> Iterator[Claim]:
         )
 
 
-def _bandwidth(pair: Pair, figure: dict[str, Any], hz_of_gain: float) -> Iterator[Claim]:
+def _bandwidth(pair: PaperPair, figure: dict[str, Any], hz_of_gain: float) -> Iterator[Claim]:
     B, by_scheme = figure["bandwidth_hz"], _arrays(figure)
     gain = by_scheme["exact"] / by_scheme["fixed"] - 1
     # The paper does not print its smallest bandwidth: what counts is whether the gain is reached.
@@ -148,7 +148,7 @@ def _bandwidth(pair: Pair, figure: dict[str, Any], hz_of_gain: float) -> Iterato
     )
 
 
-def _devices(pair: Pair, figure: dict[str, Any]) -> Iterator[Claim]:
+def _devices(pair: PaperPair, figure: dict[str, Any]) -> Iterator[Claim]:
     K, by_scheme = figure["num_devices"], _arrays(figure)
     best, fixed = by_scheme["exact"], by_scheme["fixed"]
     gain = best / fixed - 1
@@ -193,7 +193,7 @@ def _arrays(figure: dict[str, Any]) -> dict[str, Any]:
 
 def _close(
     figure: int,
-    pair: Pair,
+    pair: PaperPair,
     text: str,
     stated: float,
     ours: float,
@@ -206,7 +206,7 @@ def _close(
 
 
 def _gain(
-    figure: int, pair: Pair, text: str, stated: float, ours: float, *, calibrated: bool = False
+    figure: int, pair: PaperPair, text: str, stated: float, ours: float, *, calibrated: bool = False
 ) -> Claim:
     """A gain holds if the ratio of the goodputs does."""
     holds = abs((1 + ours) / (1 + stated) - 1) <= TOLERANCE
@@ -222,7 +222,7 @@ def _gain(
 
 
 def _everywhere(
-    figure: int, pair: Pair, text: str, holds: Sequence[Any] | Any, more: str = ""
+    figure: int, pair: PaperPair, text: str, holds: Sequence[Any] | Any, more: str = ""
 ) -> Claim:
     count, total = int(np.sum(holds)), len(holds)
     return Claim(

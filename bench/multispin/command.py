@@ -40,7 +40,7 @@ from .figures import (
 from .page import fill_page
 from .plot import plot_all
 from .served import serve
-from .setting import TIMES, Pair, calibrate, scenario
+from .setting import TIMES, PaperPair, calibrate, scenario
 
 REALIZATIONS = 50
 #: Draft lengths and rounds that are measured.
@@ -86,7 +86,9 @@ def _measure(console: Console, *, quick: bool) -> dict[str, Any]:
     realizations = 4 if quick else REALIZATIONS
     bandwidths, cells = (BANDWIDTHS_HZ[::3], CELLS[::5]) if quick else (BANDWIDTHS_HZ, CELLS)
 
-    def of_all(what: str, figure: Callable[[Pair, Correction], dict[str, Any]]) -> dict[str, Any]:
+    def of_all(
+        what: str, figure: Callable[[PaperPair, Correction], dict[str, Any]]
+    ) -> dict[str, Any]:
         both = [(pair, correction) for pair in PAIRS for correction in CORRECTIONS]
         made: dict[str, Any] = {pair.name: {} for pair in PAIRS}
         for pair, correction in track(both, what, console=console):
@@ -117,7 +119,7 @@ def _measure(console: Console, *, quick: bool) -> dict[str, Any]:
     }
 
 
-def _served_lengths(pair: Pair, console: Console, *, quick: bool) -> list[dict[str, Any]]:
+def _served_lengths(pair: PaperPair, console: Console, *, quick: bool) -> list[dict[str, Any]]:
     """Figure 3's points: common draft lengths with Lemma 1's bandwidth, through the server."""
     drawn = common_task(pair)
     points = []
@@ -129,7 +131,7 @@ def _served_lengths(pair: Pair, console: Console, *, quick: bool) -> list[dict[s
     return points
 
 
-def _served_schemes(pair: Pair, console: Console, *, quick: bool) -> dict[str, Any]:
+def _served_schemes(pair: PaperPair, console: Console, *, quick: bool) -> dict[str, Any]:
     """The schemes' plans of the first realization, through the server."""
     drawn = scenario(pair, 0)
     schemes = SCHEMES[::3] if quick else SCHEMES

@@ -33,7 +33,7 @@ from .setting import (
     QWEN,
     SMALLEST_CELL,
     TIMES,
-    Pair,
+    PaperPair,
     cen_spin,
     mean_goodput,
     scenario,
@@ -48,7 +48,7 @@ BANDWIDTHS_HZ = (2e6, 4e6, 6e6, 8e6, 10e6, 15e6, 20e6)
 CELLS = (SMALLEST_CELL, 8, 12, 16, NUM_DEVICES, LARGEST_CELL)
 
 
-def common_task(pair: Pair, correction: Correction = Correction.TOPK) -> Scenario:
+def common_task(pair: PaperPair, correction: Correction = Correction.TOPK) -> Scenario:
     """The first realization, with GSM8K for all devices."""
     drawn = scenario(pair, 0, correction=correction)
     alpha = pair.accept_rates[GSM8K]
@@ -57,7 +57,7 @@ def common_task(pair: Pair, correction: Correction = Correction.TOPK) -> Scenari
     )
 
 
-def figure_3(pair: Pair) -> dict[str, Any]:
+def figure_3(pair: PaperPair) -> dict[str, Any]:
     """Goodput of every common draft length, and the best one by Theorem 1."""
     length = np.arange(1, MAX_DRAFT_LENGTH + 1)
     made: dict[str, Any] = {"draft_length": length.tolist(), "accept_rate": _alpha(pair)}
@@ -75,7 +75,7 @@ def figure_3(pair: Pair) -> dict[str, Any]:
     return made
 
 
-def figure_4(pair: Pair) -> dict[str, Any]:
+def figure_4(pair: PaperPair) -> dict[str, Any]:
     """The best common draft length where one of T^ver, ϑ and α is varied and the others are those of Figure 3."""
     drawn = common_task(pair)
     theta, T_ver, alpha = _theta(drawn), drawn.T_ver, _alpha(pair)
@@ -99,7 +99,7 @@ def figure_4(pair: Pair) -> dict[str, Any]:
     }
 
 
-def figure_6(pair: Pair, correction: Correction, realizations: int) -> dict[str, float]:
+def figure_6(pair: PaperPair, correction: Correction, realizations: int) -> dict[str, float]:
     """Goodput of the three architectures; Cen-SPIN sends no drafts and does not depend on their bits."""
     times = TIMES[pair.name]
     drawn = [scenario(pair, seed, correction=correction) for seed in range(realizations)]
@@ -111,7 +111,7 @@ def figure_6(pair: Pair, correction: Correction, realizations: int) -> dict[str,
 
 
 def figure_7(
-    pair: Pair, correction: Correction, realizations: int, bandwidths_hz: Sequence[float]
+    pair: PaperPair, correction: Correction, realizations: int, bandwidths_hz: Sequence[float]
 ) -> dict[str, Any]:
     """Goodput of the four schemes against B."""
     return {
@@ -126,7 +126,7 @@ def figure_7(
 
 
 def figure_8(
-    pair: Pair, correction: Correction, realizations: int, cells: Sequence[int]
+    pair: PaperPair, correction: Correction, realizations: int, cells: Sequence[int]
 ) -> dict[str, Any]:
     """Goodput of the four schemes against K."""
     return {
@@ -138,7 +138,7 @@ def figure_8(
     }
 
 
-def bandwidth_of_gain(pair: Pair, gain: float, realizations: int) -> float:
+def bandwidth_of_gain(pair: PaperPair, gain: float, realizations: int) -> float:
     """The bandwidth, Hz, at which `exact` gains so much over `fixed`; the gain falls with the bandwidth."""
 
     def surplus(log_hz: float) -> float:
@@ -160,7 +160,7 @@ def _falling_root(f: Callable[[float], float], low: float, high: float) -> float
 
 
 def _mean(
-    scheme: str, pair: Pair, correction: Correction, realizations: int, **fields: Any
+    scheme: str, pair: PaperPair, correction: Correction, realizations: int, **fields: Any
 ) -> float:
     fields = {"num_devices": NUM_DEVICES, "bandwidth_hz": BANDWIDTH_HZ} | fields
     return mean_goodput(
@@ -168,7 +168,7 @@ def _mean(
     )
 
 
-def _alpha(pair: Pair) -> float:
+def _alpha(pair: PaperPair) -> float:
     return pair.accept_rates[GSM8K]
 
 

@@ -30,7 +30,7 @@ from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import Scenario
 from ..link.shaping_proxy import precise_loop
 from ..report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
-from .cell import DeviceRun, run_cell, timed_edge
+from .cell import DeviceRun, run_devices, timed_edge
 from .setting import LLAMA, scenario
 
 ARMS = ("fixed", "homogeneous", "exact")
@@ -106,7 +106,7 @@ def _measured(
 
 def _run(address: str, setting: Scenario, seconds: float, seed: int) -> list[DeviceRun]:
     with asyncio.Runner(loop_factory=precise_loop) as runner:
-        return runner.run(run_cell(address, setting, seconds, seed=1000 * seed))
+        return runner.run(run_devices(address, setting, seconds, seed=1000 * seed))
 
 
 def _summary(runs: list[DeviceRun]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _with_a_killed_scheduler(setting: Scenario, seconds: float) -> dict[str, Any
         edge = stack.enter_context(timed_edge(setting, "", address))
 
         async def run() -> tuple[list[DeviceRun], int]:
-            cell = asyncio.create_task(run_cell(edge, setting, seconds))
+            cell = asyncio.create_task(run_devices(edge, setting, seconds))
             await asyncio.sleep(seconds / 4)
             os.kill(first.pid, signal.SIGKILL)
             await asyncio.sleep(seconds / 4)

@@ -42,7 +42,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PaperPair:
     """A pair of models, and what the paper says about it."""
 
     name: str
@@ -61,10 +61,10 @@ class Pair:
     least_verify_s: float
 
 
-LLAMA = Pair(
+LLAMA = PaperPair(
     "Llama-2", 32_000, (0.8582, 0.7390, 0.7393, 0.7126), 145, 2.5, 4.6, 0.21, 0.67, 0.88, 0.0067
 )
-QWEN = Pair(
+QWEN = PaperPair(
     "Qwen3.5", 248_320, (0.8100, 0.9340, 0.9318, 0.9650), 153, 3.0, None, 0.29, 0.80, 0.88, 0.027
 )
 GSM8K = 1
@@ -77,7 +77,7 @@ TIMES = {
 
 
 def scenario(
-    pair: Pair,
+    pair: PaperPair,
     seed: int,
     *,
     times: Times | None = None,
@@ -129,7 +129,7 @@ def mean_goodput(solver: str, realizations: int, draw: Callable[[int], Scenario]
     return float(np.mean([SOLVERS[solver](draw(seed)).goodput for seed in range(realizations)]))
 
 
-def stated(pair: Pair, times: Times, realizations: int) -> dict[str, float]:
+def stated(pair: PaperPair, times: Times, realizations: int) -> dict[str, float]:
     """Returns the figures that times are calibrated to, as the model has them."""
 
     def mean(solver: str, num_devices: int) -> float:
@@ -148,7 +148,7 @@ def stated(pair: Pair, times: Times, realizations: int) -> dict[str, float]:
     return figures
 
 
-def calibrate(pair: Pair, realizations: int = 20) -> Times:
+def calibrate(pair: PaperPair, realizations: int = 20) -> Times:
     """Finds the times at which the model meets the goodput, the ratio to P2P-SPIN and the gain with few devices.
 
     The paper states no ratio to P2P-SPIN for Qwen3.5; the gain with 24 devices takes its place. Least squares of the

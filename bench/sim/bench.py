@@ -22,17 +22,17 @@ from ...device.fleet.pair_trace import load_pair_trace
 from ...device.fleet.profile import BUILT_IN, Mix, read_mix
 from ...edge.batching.round_queue import Batching
 from ...edge.config import ServerConfig
-from ..load.load import Plan
 from ..load.run import Crowd, run_load
 from ..load.trace import TRACE
+from ..load.workload import Workload
 from ..multispin.setting import LLAMA, QWEN, scenario
 from ..processes import running_edge
 from ..report import Bar, Json, below, console_for, finish
 from .answers import DrawnAnswers, RecordedAnswers
 from .calibrate import calibrate
 from .deployment import Deployment, simulate
-from .edge_times import EdgeTimes
 from .multispin import simulate_round
+from .service_times import ServiceTimes
 
 #: Phones whose users read the answer before they ask again.
 PHONE = dataclasses.replace(BUILT_IN["smartphone"], think_s=8.0, max_new_tokens=96)
@@ -74,12 +74,14 @@ def _agreement(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]
     bars, out = [], dict[str, Any]()
     table = Table("devices", "", "measured", "simulated", "difference", title="agreement")
     for name, (size, profile) in crowds.items():
-        plan = Plan(duration_s=seconds, ramp_up_s=0.2 * seconds, drain_s=60.0, seed=size)
+        workload = Workload(duration_s=seconds, ramp_up_s=0.2 * seconds, drain_s=60.0, seed=size)
         mix = Mix((profile,))
         args = ("--num-threads", "1", "--max-num-seqs", str(size))
         with running_edge("--model", "scenes-target", *args) as edge:
-            crowd = Crowd(tuple(mix.draw(size, plan.seed)), TRACE)
-            measured, _ = run_load(edge.address, crowd, plan, edge_pid=edge.pid, console=console)
+            crowd = Crowd(tuple(mix.draw(size, workload.seed)), TRACE)
+            measured, _ = run_load(
+                edge.address, crowd, workload, edge_pid=edge.pid, console=console
+            )
         deployment = Deployment(
             mix,
             RecordedAnswers(trace),
@@ -89,7 +91,7 @@ def _agreement(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]
             max_tokens=config.max_num_batched_tokens,
             num_rows=size,
         )
-        simulated = simulate(deployment, plan)
+        simulated = simulate(deployment, workload)
         out[name] = {}
         for what, path in COMPARED.items():
             a, b = _at(measured, path), _at(simulated, path)
@@ -133,13 +135,13 @@ def _scale(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
         deployment = Deployment(
             read_mix("smartphone,laptop,robot"),
             DrawnAnswers(),
-            EdgeTimes(0.02, 0.002, 0.0002, 0.0001),
+            ServiceTimes(0.02, 0.002, 0.0002, 0.0001),
             Batching(ServerConfig().batch_wait_s, 1 << 30),
             clients,
             cells,
         )
         began = time.process_time()
-        results = simulate(deployment, Plan(duration_s=seconds, ramp_up_s=5.0))
+        results = simulate(deployment, Workload(duration_s=seconds, ramp_up_s=5.0))
         took.append(time.process_time() - began)
         digests.add(hashlib.sha256(json_.dumps(results).encode()).hexdigest())
     console.print(

@@ -13,12 +13,12 @@ from rich.console import Console
 from ...common.models.loader import load_model
 from ...common.radio.link import LinkConfig
 from ...device.fleet.profile import Profile
-from ..load.load import Plan
 from ..load.run import Crowd, run_load
 from ..load.trace import TRACE
+from ..load.workload import Workload
 from ..processes import running_edge
 from ..suites.suite import examples
-from .edge_times import EdgeTimes, measure_model, with_processes
+from .service_times import ServiceTimes, measure_model, with_processes
 
 #: Little else than messages: the device takes a moment, so that its edge is not always busy.
 _PROBE = Profile(
@@ -35,7 +35,7 @@ _CROWD = 8
 _TABLE = "table:target-512"
 
 
-def calibrate(model: str, *, seconds: float, console: Console | None = None) -> EdgeTimes:
+def calibrate(model: str, *, seconds: float, console: Console | None = None) -> ServiceTimes:
     """Times of an edge with this model on one thread."""
     target = load_model(model, num_threads=1)
     sees = target.image_token_id is not None
@@ -47,7 +47,11 @@ def calibrate(model: str, *, seconds: float, console: Console | None = None) -> 
         for count in (1, _CROWD):
             crowd = Crowd((_PROBE,) * count, TRACE)
             results, _ = run_load(
-                edge.address, crowd, Plan(duration_s=seconds), edge_pid=edge.pid, console=console
+                edge.address,
+                crowd,
+                Workload(duration_s=seconds),
+                edge_pid=edge.pid,
+                console=console,
             )
             loads.append(results)
     fitted = with_processes(times, loads[0], loads[1])

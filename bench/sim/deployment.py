@@ -17,11 +17,12 @@ from ...device.fleet.profile import Mix, Profile
 from ...edge.batching.round_queue import Batching
 from ...edge.planning.planner import plan as make_plan
 from ...edge.planning.scenario import Device, Scenario
-from ..load.load import LoadLog, Plan
+from ..load.load import LoadLog
 from ..load.report import jain, load_results, spread
+from ..load.workload import Workload
 from .answers import Answers, message_bytes
-from .edge_times import EdgeTimes
-from .simulation import Cell
+from .service_times import ServiceTimes
+from .simulation import SimCell
 
 #: How often the planner is asked before its lengths count as found.
 _PLANS = 4
@@ -36,7 +37,7 @@ class Deployment:
 
     mix: Mix
     answers: Answers
-    times: EdgeTimes
+    times: ServiceTimes
     batching: Batching
     num_clients: int = 16
     num_cells: int = 1
@@ -53,15 +54,15 @@ class Deployment:
 
 
 def simulate(
-    deployment: Deployment, plan: Plan, objectives: dict[str, float] | None = None
+    deployment: Deployment, workload: Workload, objectives: dict[str, float] | None = None
 ) -> dict[str, Any]:
     """Results as of a load (load/report.py), with `cells` and, for plans, `plan_goodput_tokens_per_s`."""
     logs, promised = [], list[float]()
-    for profiles, first in _cells(deployment, plan.seed):
+    for profiles, first in _cells(deployment, workload.seed):
         parts, goodput = _plan_of(deployment, profiles)
         if goodput is not None:
             promised.append(goodput)
-        cell = Cell(
+        cell = SimCell(
             profiles,
             deployment.answers,
             deployment.times,
@@ -72,10 +73,10 @@ def simulate(
             first,
         )
         share = dataclasses.replace(
-            plan,
-            request_rate=plan.request_rate / deployment.num_cells,
-            num_prompts=math.ceil(plan.num_prompts / deployment.num_cells),
-            seed=plan.seed + first,
+            workload,
+            request_rate=workload.request_rate / deployment.num_cells,
+            num_prompts=math.ceil(workload.num_prompts / deployment.num_cells),
+            seed=workload.seed + first,
         )
         logs.append(cell.run(share))
     results = load_results(_together(logs), deployment.num_clients, objectives)

@@ -15,8 +15,8 @@ from ...edge.batching.prefill_budget import PrefillBudget
 from ...edge.batching.round_queue import Batching, RoundQueue
 from ...edge.batching.verify_time import AffineFit
 from .answers import SimAnswer
-from .edge_times import EdgeTimes
 from .events import Events, Serial
+from .service_times import ServiceTimes
 
 #: Waits shorter than this are over: times are sums of floats.
 _INSTANT_S = 1e-9
@@ -65,7 +65,7 @@ class SimEdge:
     def __init__(
         self,
         events: Events,
-        times: EdgeTimes,
+        times: ServiceTimes,
         batching: Batching,
         max_tokens: int = 512,
         num_rows: int = 1 << 30,

@@ -16,11 +16,11 @@ from ...device.fleet.profile import Profile
 from ...edge.batching.round_queue import Batching
 from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import Scenario
-from ..load.load import Plan
-from ..multispin.setting import Pair, scenario
+from ..load.workload import Workload
+from ..multispin.setting import PaperPair, scenario
 from .answers import DrawnAnswers
-from .edge_times import EdgeTimes
-from .simulation import Cell
+from .service_times import ServiceTimes
+from .simulation import SimCell
 
 #: Tokens of an answer: none ends while it is looked at.
 _ENDLESS = 1 << 14
@@ -44,17 +44,17 @@ def simulate_round(drawn: Scenario, solver: str, rounds: int, seed: int = 0) -> 
         )
         for device, alpha in zip(drawn.devices, drawn.alpha, strict=True)
     ]
-    cell = Cell(
+    cell = SimCell(
         profiles,
         DrawnAnswers(seed),
-        EdgeTimes(drawn.verify_fixed_s, drawn.verify_per_draft_s, 0.0, 0.0),
+        ServiceTimes(drawn.verify_fixed_s, drawn.verify_per_draft_s, 0.0, 0.0),
         Batching(float("inf"), len(profiles)),
         max_tokens=1 << 30,
         parts=[Part(d.draft_length, d.bandwidth_hz) for d in made.devices],
         draft_bytes=lambda k: round(k * drawn.bits_per_token / 8),
     )
     round_s = made.latency_s + drawn.T_ver
-    log = cell.run(Plan(duration_s=(rounds + 0.5) * round_s, drain_s=0.0, seed=seed))
+    log = cell.run(Workload(duration_s=(rounds + 0.5) * round_s, drain_s=0.0, seed=seed))
     commits = [commit for asked in log.ended for commit in asked.commits]
     # To the end of the last whole round: one that is cut off counts neither by its tokens nor by its time.
     return {
@@ -64,7 +64,7 @@ def simulate_round(drawn: Scenario, solver: str, rounds: int, seed: int = 0) -> 
 
 
 def simulate_setting(
-    pair: Pair, sizes: list[int], solvers: list[str], *, realizations: int, rounds: int
+    pair: PaperPair, sizes: list[int], solvers: list[str], *, realizations: int, rounds: int
 ) -> dict[str, Any]:
     """Goodput by solver and number of devices, averaged over realizations of tasks, channels and devices."""
     out: dict[str, Any] = {}

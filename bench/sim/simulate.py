@@ -24,7 +24,6 @@ from ...device.fleet.pair_trace import load_pair_trace
 from ...edge.batching.round_queue import Batching
 from ...edge.config import ServerConfig
 from ...edge.planning.planner import SOLVERS
-from ..load.load import Plan
 from ..load.loadtest import write_report
 from ..load.options import (
     DURATION_S,
@@ -46,12 +45,13 @@ from ..load.options import (
 )
 from ..load.sweep import parse_sweep
 from ..load.table import latency_table, summary_table
+from ..load.workload import Workload
 from ..multispin.setting import LLAMA, QWEN
 from ..report import Json, console_for, machine
 from .answers import DrawnAnswers, RecordedAnswers
 from .deployment import Deployment, simulate
-from .edge_times import EdgeTimes, load_edge_times
 from .multispin import simulate_setting
+from .service_times import ServiceTimes, load_service_times
 
 _D = ServerConfig()
 _SETTINGS = {pair.name: pair for pair in (LLAMA, QWEN)}
@@ -133,15 +133,15 @@ def command(
         raise InvalidRequest(f"--max-num-seqs must be 0 or more, not {max_num_seqs}")
     synchronous = batching == "rounds" or bool(solver)
     rows = max_num_seqs or 1 << 30
-    edge_times = EdgeTimes() if times is None else load_edge_times(times)
+    service_times = ServiceTimes() if times is None else load_service_times(times)
     for name, ms in (("step_fixed_s", verify_fixed_ms), ("per_session_s", verify_per_session_ms)):
         if ms is not None:
             changed: dict[str, Any] = {name: ms / 1e3}
-            edge_times = dataclasses.replace(edge_times, **changed)
+            service_times = dataclasses.replace(service_times, **changed)
     deployment = Deployment(
         make_mix(fleet, draft_length, accept_rate, think_s, input_len, output_len),
         DrawnAnswers(seed) if trace is None else RecordedAnswers(load_pair_trace(trace)),
-        edge_times,
+        service_times,
         Batching((round_deadline_ms if synchronous else batch_wait_ms) / 1e3, rows),
         num_clients,
         cells,
@@ -150,7 +150,7 @@ def command(
         solver,
         uplink_bandwidth_hz,
     )
-    plan = Plan(
+    workload = Workload(
         num_prompts=num_prompts,
         request_rate=request_rate,
         burstiness=burstiness,
@@ -160,7 +160,7 @@ def command(
         seed=seed,
     )
     began_at, began = time.strftime("%Y-%m-%dT%H:%M:%S%z"), time.perf_counter()
-    results = simulate(deployment, plan, parse_objectives(goodput))
+    results = simulate(deployment, workload, parse_objectives(goodput))
     took_s = time.perf_counter() - began
     report = {
         "kind": "loadtest",
@@ -168,13 +168,13 @@ def command(
         "began_at": began_at,
         "machine": machine(),
         "settings": {k: str(v) for k, v in context.params.items() if v not in (None, "", [])},
-        "edge": {"model": edge_times.source, "quantization": ""},
+        "edge": {"model": service_times.source, "quantization": ""},
         "results": results,
     }
     console.print(summary_table(results))
     console.print(latency_table(results))
     console.print(
-        f"{results['rounds']:,} rounds of {num_clients:,} devices in {took_s:.1f} s; times {edge_times.source}"
+        f"{results['rounds']:,} rounds of {num_clients:,} devices in {took_s:.1f} s; times {service_times.source}"
     )
     if "plan_goodput_tokens_per_s" in results:
         console.print(f"the plans promised {results['plan_goodput_tokens_per_s']:,.1f} tokens/s")

@@ -4,7 +4,7 @@
 
 What is real: who is waited for and what is batched (edge/batching/round_queue.py), draft lengths (device/lengths),
 plans (edge/planning), the links' shapers (common/radio), sizes of messages (common/protocol), arrivals and the report.
-What is modelled: how long things take (edge_times.py). No thread, no sleep; the same seed gives the same numbers.
+What is modelled: how long things take (service_times.py). No thread, no sleep; the same seed gives the same numbers.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from ...common.protocol.messages import Plan as Part
 from ...device.fleet.fleet import INTERRUPTED, Asked
 from ...device.fleet.profile import Profile
 from ...edge.batching.round_queue import Batching
-from ..load.load import LoadLog, Plan
+from ..load.load import LoadLog
+from ..load.workload import Workload
 from .answers import Answers, message_bytes
 from .device import DraftBytes, SimDevice
 from .edge import SimEdge
-from .edge_times import EdgeTimes
 from .events import Events, Serial
+from .service_times import ServiceTimes
 
 #: Numbers of a cell's requests begin at this many for each device before it.
 _NUMBERS = 1_000_000
 
 
 @dataclass(slots=True)
-class Cell:
+class SimCell:
     """An edge and its devices. part_of: what a plan tells each of them."""
 
     profiles: Sequence[Profile]
     answers: Answers
-    times: EdgeTimes
+    times: ServiceTimes
     batching: Batching
     max_tokens: int = 512
     num_rows: int = 1 << 30
@@ -43,7 +44,7 @@ class Cell:
     draft_bytes: DraftBytes = message_bytes
     log: LoadLog = field(default_factory=LoadLog)
 
-    def run(self, plan: Plan) -> LoadLog:
+    def run(self, workload: Workload) -> LoadLog:
         """The whole load, as `Load` makes it. What is not answered after --drain-s is broken off."""
         events, log = Events(), self.log
         edge = SimEdge(events, self.times, self.batching, self.max_tokens, self.num_rows)
@@ -58,20 +59,20 @@ class Cell:
                 events,
                 self.answers,
                 log,
-                plan.seed,
+                workload.seed,
                 part,
                 self.draft_bytes,
             )
             for i, (p, part) in enumerate(zip(self.profiles, parts, strict=True))
         ]
-        load = _SimLoad(plan, devices, events, log)
+        load = _SimLoad(workload, devices, events, log)
         load.start()
-        stop_s = plan.duration_s or float("inf")
+        stop_s = workload.duration_s or float("inf")
         events.run(stop_s)
-        log.began_s, log.steady_s = 0.0, plan.ramp_up_s
+        log.began_s, log.steady_s = 0.0, workload.ramp_up_s
         log.stopped_s = min(stop_s, events.now_s)
         load.over = True
-        events.run(log.stopped_s + plan.drain_s)
+        events.run(log.stopped_s + workload.drain_s)
         log.ended_s = max(log.stopped_s, *(a.ended_s for a in log.ended)) if log.ended else stop_s
         for asked in list(log.running.values()):
             asked.ended_s, asked.status = log.ended_s, INTERRUPTED
@@ -83,10 +84,10 @@ class _SimLoad:
     """Who asks when; the same rules as `Load`."""
 
     def __init__(
-        self, plan: Plan, devices: Sequence[SimDevice], events: Events, log: LoadLog
+        self, workload: Workload, devices: Sequence[SimDevice], events: Events, log: LoadLog
     ) -> None:
         self.over = False
-        self._plan = plan
+        self._workload = workload
         self._devices = devices
         self._events = events
         self._log = log
@@ -94,22 +95,22 @@ class _SimLoad:
         self._idle = deque(devices)
         self._due = deque[tuple[int, float]]()
         self._first = devices[0].number if devices else 0
-        self._free_slots = plan.max_concurrency or len(devices)
+        self._free_slots = workload.max_concurrency or len(devices)
 
     def start(self) -> None:
         """Sets the first events."""
-        plan = self._plan
-        if plan.open_loop:
-            self._arrivals = plan.due_s()
+        workload = self._workload
+        if workload.open_loop:
+            self._arrivals = workload.due_s()
             self._next_arrival()
             return
         last = max(1, len(self._devices) - 1)
         for i, device in enumerate(self._devices):
-            due_s = plan.ramp_up_s * i / last
+            due_s = workload.ramp_up_s * i / last
             self._events.at(due_s, self._use, device, due_s)
 
     def _number(self) -> int | None:
-        if self.over or 0 < self._plan.num_prompts <= self._num_made:
+        if self.over or 0 < self._workload.num_prompts <= self._num_made:
             return None
         self._num_made += 1
         self._log.num_due += 1
@@ -122,19 +123,21 @@ class _SimLoad:
 
     def _start(self, device: SimDevice, number: int, due_s: float) -> None:
         def then(asked: Asked) -> None:
-            if self._plan.open_loop:
+            if self._workload.open_loop:
                 self._idle.append(device)
                 self._serve()
                 return
             next_s = asked.ended_s + device.think_s()
-            if not self._plan.duration_s or next_s <= self._plan.duration_s:
+            if not self._workload.duration_s or next_s <= self._workload.duration_s:
                 self._events.at(next_s, self._use, device, next_s)
 
         device.ask(number, due_s, then)
 
     def _next_arrival(self) -> None:
         due_s = next(self._arrivals, None)
-        if due_s is not None and not (self._plan.duration_s and due_s > self._plan.duration_s):
+        if due_s is not None and not (
+            self._workload.duration_s and due_s > self._workload.duration_s
+        ):
             self._events.at(due_s, self._arrive, due_s)
 
     def _arrive(self, due_s: float) -> None:

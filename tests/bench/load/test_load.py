@@ -15,12 +15,13 @@ from rich.console import Console
 from support.virtual_time import run_virtual
 
 from covspec.bench.load.arrivals import gamma_arrivals, read_arrivals
-from covspec.bench.load.load import BACK_OFF_S, Load, LoadLog, Plan
+from covspec.bench.load.load import BACK_OFF_S, Load, LoadLog
 from covspec.bench.load.page import load_page, sweep_page
 from covspec.bench.load.progress import LoadProgress
 from covspec.bench.load.report import jain, load_results, verify_fit
 from covspec.bench.load.sweep import knee, parse_sweep, parse_variants, variant_results
 from covspec.bench.load.table import compare_table, summary_rows
+from covspec.bench.load.workload import Workload
 from covspec.common.errors import InvalidRequest
 from covspec.device.fleet.fleet import INTERRUPTED, OK, Asked, RoundParts, Watch
 from covspec.device.fleet.pace import LoopClock
@@ -66,11 +67,11 @@ class FakeDevice:
 
 
 def play(
-    plan: Plan, ready: Callable[[float], float], num_devices: int, think_s: float = 0.0
+    workload: Workload, ready: Callable[[float], float], num_devices: int, think_s: float = 0.0
 ) -> LoadLog:
     async def main() -> LoadLog:
         devices = [FakeDevice(i, ready, think_s=think_s) for i in range(num_devices)]
-        return await Load(plan, devices, LoopClock()).run()
+        return await Load(workload, devices, LoopClock()).run()
 
     return run_virtual(main())
 
@@ -106,7 +107,7 @@ def test_recorded_arrivals(tmp_path: Path) -> None:
     plain.write_text("soon\n")
     with pytest.raises(InvalidRequest, match="a.txt: could not convert"):
         read_arrivals(plain)
-    log = play(Plan(arrivals=(0.25, 0.5, 2.0)), lambda _: 0.1, 2)
+    log = play(Workload(arrivals=(0.25, 0.5, 2.0)), lambda _: 0.1, 2)
     assert [a.intended_s for a in log.ended] == [0.25, 0.5, 2.0]
     assert log.ended_s == pytest.approx(2.1)
 
@@ -117,7 +118,7 @@ def test_a_stalled_edge_shows_in_the_tail_of_an_open_loop() -> None:
     def ready(now: float) -> float:
         return 15 - now + 0.02 if 10 <= now < 15 else 0.02
 
-    log = play(Plan(request_rate=50, duration_s=30), ready, 20)
+    log = play(Workload(request_rate=50, duration_s=30), ready, 20)
     results = load_results(log, 20)
     assert log.statuses[OK] == log.num_due == results["requests"]["completed"] > 1300
     assert results["e2el_s"]["p50"] < 0.1
@@ -132,7 +133,7 @@ def results_over(log: LoadLog, bound_s: float) -> float:
 
 
 def test_the_closed_loop_asks_thinks_and_asks_again() -> None:
-    log = play(Plan(duration_s=10.0, ramp_up_s=4.0), lambda _: 0.5, 5, think_s=1.5)
+    log = play(Workload(duration_s=10.0, ramp_up_s=4.0), lambda _: 0.5, 5, think_s=1.5)
     first = {d: min(a.started_s for a in log.ended if a.device == d) for d in range(5)}
     assert list(first.values()) == pytest.approx([0, 1, 2, 3, 4])
     mine = sorted(a.intended_s for a in log.ended if a.device == 1)
@@ -146,7 +147,7 @@ def test_the_closed_loop_asks_thinks_and_asks_again() -> None:
 
 
 def test_concurrency_is_bounded_and_the_queue_counts() -> None:
-    log = play(Plan(request_rate=100, num_prompts=50, max_concurrency=3), lambda _: 1.0, 10)
+    log = play(Workload(request_rate=100, num_prompts=50, max_concurrency=3), lambda _: 1.0, 10)
     moments = [(a.started_s, 1) for a in log.ended] + [(a.ended_s, -1) for a in log.ended]
     running = np.cumsum([step for _, step in sorted(moments)])
     assert running.max() == 3 and log.num_due == 50
@@ -154,8 +155,8 @@ def test_concurrency_is_bounded_and_the_queue_counts() -> None:
 
 
 def test_injected_failures_are_counted_apart() -> None:
-    plan = Plan(num_prompts=2000, request_rate=1000, spoiled=0.05, seed=3)
-    log = play(plan, lambda _: 0.01, 50)
+    workload = Workload(num_prompts=2000, request_rate=1000, spoiled=0.05, seed=3)
+    log = play(workload, lambda _: 0.01, 50)
     results = load_results(log, 50)
     assert results["failures"] == {"INVALID_ARGUMENT": log.statuses["INVALID_ARGUMENT"]}
     assert results["failure_share"] == pytest.approx(0.05, abs=4 * math.sqrt(0.05 * 0.95 / 2000))
@@ -165,7 +166,7 @@ def test_injected_failures_are_counted_apart() -> None:
 
 
 def test_who_was_turned_away_does_not_come_back_at_once() -> None:
-    log = play(Plan(duration_s=10.5, spoiled=1.0), lambda _: 0.001, 1)
+    log = play(Workload(duration_s=10.5, spoiled=1.0), lambda _: 0.001, 1)
     assert len(log.ended) == pytest.approx(10.5 / (BACK_OFF_S + 0.001), abs=1)
 
 
@@ -173,7 +174,7 @@ def test_who_was_turned_away_does_not_come_back_at_once() -> None:
 def test_stopping_leaves_nothing_running_and_keeps_what_there_is(rate: float) -> None:
     async def main() -> tuple[LoadLog, int]:
         devices = [FakeDevice(i, lambda _: 3.0) for i in range(8)]
-        load = Load(Plan(duration_s=100, request_rate=rate), devices, LoopClock())
+        load = Load(Workload(duration_s=100, request_rate=rate), devices, LoopClock())
         asyncio.get_running_loop().call_later(7.0, load.stop)
         log = await load.run()
         return log, len(asyncio.all_tasks()) - 1
@@ -188,7 +189,7 @@ def test_stopping_leaves_nothing_running_and_keeps_what_there_is(rate: float) ->
 
 
 def test_answers_that_take_too_long_at_the_end_are_broken_off() -> None:
-    log = play(Plan(duration_s=5.0, drain_s=2.0), lambda now: 1.0 if now < 4 else 60.0, 3)
+    log = play(Workload(duration_s=5.0, drain_s=2.0), lambda now: 1.0 if now < 4 else 60.0, 3)
     assert log.statuses == {OK: 12, INTERRUPTED: 3} and log.ended_s == pytest.approx(7.0)
 
 
@@ -203,7 +204,7 @@ def test_answers_that_take_too_long_at_the_end_are_broken_off() -> None:
 )
 def test_loads_that_make_no_sense(fields: dict[str, float]) -> None:
     with pytest.raises(InvalidRequest):
-        Plan(**fields)  # type: ignore[arg-type]
+        Workload(**fields)  # type: ignore[arg-type]
 
 
 def asked(device: int, first_s: float, tokens: int, rounds: list[tuple[float, int]]) -> Asked:
@@ -265,8 +266,8 @@ def report(results: dict[str, object]) -> dict[str, object]:
 
 
 def test_the_page_is_whole_and_needs_nothing_else() -> None:
-    plan = Plan(num_prompts=60, request_rate=20, spoiled=0.1, seed=1)
-    results = load_results(play(plan, lambda _: 0.1, 8), 8)
+    workload = Workload(num_prompts=60, request_rate=20, spoiled=0.1, seed=1)
+    results = load_results(play(workload, lambda _: 0.1, 8), 8)
     page = load_page(report(results))
     assert page.count("<svg") == 4 and page.count("</svg>") == 4
     assert "src=" not in page and "http-equiv" not in page and "<script" not in page
@@ -275,13 +276,13 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
         assert name in page and value.replace("·", "·") in page
     for word in ("INVALID_ARGUMENT", "uplink", "transport", "fake", "num_clients: 8"):
         assert word in page
-    empty = load_results(play(Plan(duration_s=1.0, drain_s=0), lambda _: 9.0, 2), 2)
+    empty = load_results(play(Workload(duration_s=1.0, drain_s=0), lambda _: 9.0, 2), 2)
     assert "Latency" not in load_page(report(empty))
 
 
 def test_two_reports_are_compared_line_by_line() -> None:
     slow, fast = (
-        load_results(play(Plan(duration_s=10), lambda _, s=s: s, 2), 2)  # type: ignore[misc]
+        load_results(play(Workload(duration_s=10), lambda _, s=s: s, 2), 2)  # type: ignore[misc]
         for s in (0.2, 0.1)
     )
     table = compare_table(("a", "b"), (report(slow), report(fast)))
@@ -300,8 +301,8 @@ def test_progress_says_how_a_load_is_going() -> None:
 
     async def main() -> None:
         devices = [FakeDevice(i, lambda _: 1.0) for i in range(4)]
-        clock, plan = LoopClock(), Plan(duration_s=20, spoiled=0.3, seed=2)
-        load = Load(plan, devices, clock)
+        clock, workload = LoopClock(), Workload(duration_s=20, spoiled=0.3, seed=2)
+        load = Load(workload, devices, clock)
         await asyncio.sleep(1.0)
         running = asyncio.create_task(load.run())
         console = Console(file=shown, width=100)
@@ -334,7 +335,7 @@ def test_a_sweep_finds_where_it_bends() -> None:
     ):
         with pytest.raises(InvalidRequest, match="--sweep|--variants"):
             parse(spec)
-    runs = {n: load_results(play(Plan(duration_s=9), lambda _: 0.2, n), n) for n in (1, 2, 4)}
+    runs = {n: load_results(play(Workload(duration_s=9), lambda _: 0.2, n), n) for n in (1, 2, 4)}
     variants = {"rounds": variant_results(runs)}
     swept = {"sizes": [1, 2, 4], "variants": variants, "interrupted": True}
     assert variants["rounds"]["knee"] == 4

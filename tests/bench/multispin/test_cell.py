@@ -13,7 +13,7 @@ from covspec.bench.multispin.cell import (
     DeviceRound,
     DeviceRun,
     draft_table,
-    run_cell,
+    run_devices,
     target_table,
 )
 from covspec.bench.multispin.setting import LLAMA, scenario
@@ -46,7 +46,7 @@ async def test_a_small_cell_runs_by_its_plans() -> None:
     setting = dataclasses.replace(setting, devices=devices, bandwidth_hz=100e6)
     config = {"batching": "rounds", "uplink_bandwidth_hz": setting.bandwidth_hz}
     async with running_edge(TimedTable(target_table(), 0.01, 0.001), **config) as edge:
-        runs = await run_cell(edge.address, setting, 4.0)
+        runs = await run_devices(edge.address, setting, 4.0)
         assert edge.engine is not None and edge.engine.scheduler is not None
         assert edge.engine.scheduler.totals.adopted > 0
     assert [run.error for run in runs] == ["", "", ""]

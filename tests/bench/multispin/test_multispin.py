@@ -26,7 +26,7 @@ from covspec.bench.multispin.figures import (
 )
 from covspec.bench.multispin.plot import plot_all
 from covspec.bench.multispin.served import _served, profiles_of, serve
-from covspec.bench.multispin.setting import LLAMA, QWEN, TIMES, Pair, cen_spin, stated
+from covspec.bench.multispin.setting import LLAMA, QWEN, TIMES, PaperPair, cen_spin, stated
 from covspec.bench.multispin.setting import scenario as drawn
 from covspec.common.protocol.messages import Correction
 from covspec.device.fleet.fleet import Asked, RoundParts
@@ -36,7 +36,7 @@ REALIZATIONS = 2
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_the_times_meet_what_they_were_calibrated_to(pair: Pair) -> None:
+def test_the_times_meet_what_they_were_calibrated_to(pair: PaperPair) -> None:
     for name, value in stated(pair, TIMES[pair.name], 20).items():
         one = 1 if name.startswith("gain") else 0
         assert one + value == pytest.approx(one + getattr(pair, name), rel=0.08), name

@@ -14,14 +14,20 @@ from support.edges import Faulty, running_edge, table
 from typer.testing import CliRunner
 
 from covspec.bench import cli
-from covspec.bench.load.load import Load, Plan
+from covspec.bench.load.load import Load
 from covspec.bench.load.report import load_results
+from covspec.bench.load.workload import Workload
 from covspec.bench.multispin.setting import LLAMA, scenario
 from covspec.bench.sim.answers import DrawnAnswers, RecordedAnswers, message_bytes
 from covspec.bench.sim.deployment import Deployment, simulate
-from covspec.bench.sim.edge_times import EdgeTimes, load_edge_times, measure_model, with_processes
 from covspec.bench.sim.multispin import simulate_round
-from covspec.bench.sim.simulation import Cell
+from covspec.bench.sim.service_times import (
+    ServiceTimes,
+    load_service_times,
+    measure_model,
+    with_processes,
+)
+from covspec.bench.sim.simulation import SimCell
 from covspec.common.errors import InvalidRequest
 from covspec.common.models.model import Step
 from covspec.common.models.prompt import Prompt
@@ -53,8 +59,10 @@ INSTANT = Profile(
 def test_one_at_a_time_is_the_queue_of_theory(load: float) -> None:
     """Requests of one round each, Poisson arrivals, constant service: M/D/1, W = rho S / 2 (1 - rho)."""
     service_s = 0.01
-    cell = Cell([INSTANT] * 400, DrawnAnswers(), EdgeTimes(service_s, 0, 0, 0), Batching(0.0, 1))
-    log = cell.run(Plan(num_prompts=5_000, request_rate=load / service_s, seed=2))
+    cell = SimCell(
+        [INSTANT] * 400, DrawnAnswers(), ServiceTimes(service_s, 0, 0, 0), Batching(0.0, 1)
+    )
+    log = cell.run(Workload(num_prompts=5_000, request_rate=load / service_s, seed=2))
     waits = np.array([a.rounds[0].queue_s for a in log.ended])
     assert len(waits) == 5_000
     assert waits.mean() == pytest.approx(load * service_s / 2 / (1 - load), rel=0.15)
@@ -69,8 +77,8 @@ def test_one_round_s_timeline_by_hand() -> None:
         INSTANT, draft_token_s=0.02, prefill_s=0.5, draft_length=3, accept_rate=1.0,
         max_new_tokens=4, link=link,
     )  # fmt: skip
-    times = EdgeTimes(0.010, 0.002, 0.001, 0.0, loop_s=0.003, transport_s=0.008, client_s=0.001)
-    log = Cell([profile], DrawnAnswers(), times, Batching(0.0, 8)).run(Plan(num_prompts=1))
+    times = ServiceTimes(0.010, 0.002, 0.001, 0.0, loop_s=0.003, transport_s=0.008, client_s=0.001)
+    log = SimCell([profile], DrawnAnswers(), times, Batching(0.0, 8)).run(Workload(num_prompts=1))
     (asked,) = log.ended
     (parts,) = asked.rounds
     rate_bps = link.mean_snr_rate_bps(0)  # type: ignore[arg-type]
@@ -88,9 +96,11 @@ def test_one_round_s_timeline_by_hand() -> None:
 
 def test_a_prompt_goes_in_chunk_by_chunk_and_rows_are_waited_for() -> None:
     profile = dataclasses.replace(INSTANT, prompt_len=101)
-    times = EdgeTimes(0.01, 0.0, 0.0, 0.001)
-    cell = Cell([profile] * 2, DrawnAnswers(), times, Batching(0.0, 8), max_tokens=40, num_rows=1)
-    first, second = cell.run(Plan(num_prompts=2)).ended
+    times = ServiceTimes(0.01, 0.0, 0.0, 0.001)
+    cell = SimCell(
+        [profile] * 2, DrawnAnswers(), times, Batching(0.0, 8), max_tokens=40, num_rows=1
+    )
+    first, second = cell.run(Workload(num_prompts=2)).ended
     # 40 + 40 + 20 tokens in three steps, then the round.
     assert first.open_prefill_s == pytest.approx(3 * 0.01 + 100 * 0.001)
     assert first.total_s == pytest.approx(0.13 + 0.01)
@@ -104,8 +114,10 @@ def test_a_recording_is_played_as_it_is_in_a_load() -> None:
     answer = RecordedAnswer(Prompt((5, 9, 6, 7), 1), b"png", tokens, drafts)
     trace = PairTrace("t", "d", "none", 20, (8,), 10, 64, 50, 0.001, (answer,))
     profile = dataclasses.replace(INSTANT, draft_length=3, max_new_tokens=50)
-    times = EdgeTimes(0.01, 0, 0, 0.001, picture_s=0.5, tile_s=0.2, num_visual_tokens=10)
-    log = Cell([profile], RecordedAnswers(trace), times, Batching(0.0, 8)).run(Plan(num_prompts=1))
+    times = ServiceTimes(0.01, 0, 0, 0.001, picture_s=0.5, tile_s=0.2, num_visual_tokens=10)
+    log = SimCell([profile], RecordedAnswers(trace), times, Batching(0.0, 8)).run(
+        Workload(num_prompts=1)
+    )
     (asked,) = log.ended
     # The last token is a stop token: nothing is drafted behind it.
     assert [(r.num_drafted, r.num_accepted) for r in asked.rounds] == [(3, 0), (3, 3), (2, 2)]
@@ -129,7 +141,7 @@ def test_synchronous_rounds_are_those_of_multi_spin() -> None:
 class Slow(Faulty):
     """A model whose steps take as long as these times say."""
 
-    times = EdgeTimes(0.030, 0.004, 0.0005, 0.001)
+    times = ServiceTimes(0.030, 0.004, 0.0005, 0.001)
 
     def before(self, steps: list[Step]) -> None:
         drafts = [s.num_tokens for s in steps if s.num_logits]
@@ -152,16 +164,18 @@ async def test_a_real_edge_and_its_simulation_agree(count: int) -> None:
         max_new_tokens=40,
         link=LinkConfig(5e6, 10.0, rtt_s=0.04, fading="rayleigh"),
     )
-    plan = Plan(duration_s=30.0, ramp_up_s=3.0, seed=5)
-    profiles = Mix((profile,)).draw(count, plan.seed)
+    workload = Workload(duration_s=30.0, ramp_up_s=3.0, seed=5)
+    profiles = Mix((profile,)).draw(count, workload.seed)
     async with running_edge(Slow(table(vocab=64)), max_num_seqs=64) as server:
-        clock, scripts = LoopClock(), TableScripts(table(vocab=64), plan.seed, 64)
+        clock, scripts = LoopClock(), TableScripts(table(vocab=64), workload.seed, 64)
         for number in range(64):
             scripts.script(number, profile)
-        async with Fleet(server.address, profiles, scripts, clock, seed=plan.seed) as fleet:
-            measured = load_results(await Load(plan, fleet.devices, clock).run(), count)
-    cell = Cell(profiles, DrawnAnswers(plan.seed), Slow.times, Batching(0.002, 64), num_rows=64)
-    simulated = load_results(cell.run(plan), count)
+        async with Fleet(server.address, profiles, scripts, clock, seed=workload.seed) as fleet:
+            measured = load_results(await Load(workload, fleet.devices, clock).run(), count)
+    cell = SimCell(
+        profiles, DrawnAnswers(workload.seed), Slow.times, Batching(0.002, 64), num_rows=64
+    )
+    simulated = load_results(cell.run(workload), count)
     assert measured["requests"]["failed"] == 0
     for a, b in (
         (measured["goodput_tokens_per_s"], simulated["goodput_tokens_per_s"]),
@@ -176,24 +190,24 @@ async def test_a_real_edge_and_its_simulation_agree(count: int) -> None:
 
 def deployment(**fields: Any) -> Deployment:
     mix = read_mix("smartphone,robot", {"think_s": 0.2, "max_new_tokens": 24})
-    times = EdgeTimes(0.01, 0.001, 0.0002, 0.0001)
+    times = ServiceTimes(0.01, 0.001, 0.0002, 0.0001)
     made = Deployment(mix, DrawnAnswers(), times, Batching(0.002, 1 << 30), 40, 4)
     return dataclasses.replace(made, **fields)
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_one_others() -> None:
-    plan = Plan(duration_s=6.0, ramp_up_s=1.0)
-    first, again = (simulate(deployment(), plan) for _ in range(2))
+    workload = Workload(duration_s=6.0, ramp_up_s=1.0)
+    first, again = (simulate(deployment(), workload) for _ in range(2))
     assert json.dumps(first) == json.dumps(again)
-    other = simulate(deployment(), dataclasses.replace(plan, seed=7))
+    other = simulate(deployment(), dataclasses.replace(workload, seed=7))
     assert other["goodput_tokens_per_s"] != first["goodput_tokens_per_s"]
     assert first["requests"]["completed"] == first["requests"]["due"] > 100
     assert first["cells"]["count"] == 4 and first["profiles"].keys() == {"smartphone", "robot"}
 
 
 def test_an_edge_saturates_and_batches_grow() -> None:
-    plan = Plan(duration_s=5.0, ramp_up_s=1.0)
-    few, many = (simulate(deployment(num_clients=n, num_cells=1), plan) for n in (4, 400))
+    workload = Workload(duration_s=5.0, ramp_up_s=1.0)
+    few, many = (simulate(deployment(num_clients=n, num_cells=1), workload) for n in (4, 400))
     assert many["batch_size"]["mean"] > 10 * few["batch_size"]["mean"]
     assert many["goodput_tokens_per_s"] < 60 * few["goodput_tokens_per_s"]
     assert many["round_s"]["p95"] > 1.5 * few["round_s"]["p95"]
@@ -216,7 +230,7 @@ def test_plans_divide_the_uplink_and_better_plans_give_more() -> None:
                 uplink_bandwidth_hz=1e6,
                 solver=solver,
             ),
-            Plan(duration_s=20.0, ramp_up_s=1.0),
+            Workload(duration_s=20.0, ramp_up_s=1.0),
         )
         for solver in ("fixed", "exact")
     }
@@ -232,8 +246,8 @@ def test_adaptive_lengths_are_the_devices_own() -> None:
         INSTANT, draft_token_s=0.001, draft_length=4, accept_rate=0.95, max_new_tokens=200,
         length_policy=LengthName.GOODPUT,
     )  # fmt: skip
-    log = Cell([profile], DrawnAnswers(), EdgeTimes(0.05, 0, 0, 0), Batching(0.0, 8)).run(
-        Plan(num_prompts=3)
+    log = SimCell([profile], DrawnAnswers(), ServiceTimes(0.05, 0, 0, 0), Batching(0.0, 8)).run(
+        Workload(num_prompts=3)
     )
     lengths = [r.num_drafted for a in log.ended for r in a.rounds]
     # Where a round costs as much as fifty drafted tokens, longer drafts pay.
@@ -244,10 +258,10 @@ def test_times_of_an_edge_are_measured_and_kept(tmp_path: Path) -> None:
     times = measure_model(table(vocab=64), repeats=2)
     assert 0 < times.step_s(8, 40, 0) < 0.1 and times.tile_s == 0
     times.save(tmp_path / "times.json")
-    assert load_edge_times(tmp_path / "times.json") == times
+    assert load_service_times(tmp_path / "times.json") == times
     (tmp_path / "times.json").write_text('{"speed": 3}')
     with pytest.raises(InvalidRequest, match="has no times of an edge"):
-        load_edge_times(tmp_path / "times.json")
+        load_service_times(tmp_path / "times.json")
     load = {
         "rounds": 1000,
         "verify_s": {"1": {"batches": 100, "mean_s": 0.001}},

@@ -36,7 +36,7 @@ _CONTEXT = 150
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeTimes:
+class ServiceTimes:
     """Fitted times of one edge, s, and the shape of its prompts."""
 
     step_fixed_s: float = 0.004
@@ -75,17 +75,17 @@ class EdgeTimes:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
 
 
-def load_edge_times(path: Path) -> EdgeTimes:
-    """Reads what `EdgeTimes.save` wrote. Raises InvalidRequest."""
+def load_service_times(path: Path) -> ServiceTimes:
+    """Reads what `ServiceTimes.save` wrote. Raises InvalidRequest."""
     try:
-        return EdgeTimes(**json.loads(path.read_text(encoding="utf-8")))
+        return ServiceTimes(**json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, TypeError) as error:
         raise InvalidRequest(f"{path} has no times of an edge: {error}") from error
 
 
-def measure_model(model: Model, repeats: int = 10, image: bytes = b"") -> EdgeTimes:
+def measure_model(model: Model, repeats: int = 10, image: bytes = b"") -> ServiceTimes:
     """Times of whole steps of the engine on this model, judging and committing included; event loops are left at 0.
 
     image: a picture's file for the vision tower, if the model has one.
@@ -121,7 +121,7 @@ def measure_model(model: Model, repeats: int = 10, image: bytes = b"") -> EdgeTi
         picture_s = _median_s(lambda: lambda: model.prepare_image(load_image(image)), repeats)
         tile = pixels.tiles[:1]
         tile_s = len(pixels.tiles) * _median_s(lambda: lambda: model.encode_tiles(tile), repeats)
-    return EdgeTimes(
+    return ServiceTimes(
         fixed,
         per_session,
         per_token,
@@ -133,7 +133,9 @@ def measure_model(model: Model, repeats: int = 10, image: bytes = b"") -> EdgeTi
     )
 
 
-def with_processes(times: EdgeTimes, alone: dict[str, Any], crowded: dict[str, Any]) -> EdgeTimes:
+def with_processes(
+    times: ServiceTimes, alone: dict[str, Any], crowded: dict[str, Any]
+) -> ServiceTimes:
     """Adds event loops and transport, from the results of two loads (load/report.py) on an edge without a network.
 
     Processor time that its model's steps do not explain is the event loops': two messages a round at either end. What
