@@ -3,25 +3,35 @@
 Open loop: requests are due at moments that do not depend on how the edge does; one that finds no device free, or no
 place under --max-concurrency, waits, and its latency counts from when it was due (no coordinated omission).
 Closed loop: every device asks, reads, thinks, and asks again.
+
+`Dispatcher` holds these rules, on any clock: `Load` applies them to real devices, the simulator to simulated ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
-from ...common.clock import Clock
 from ...device.fleet.fleet import OK, Asked, Watch
 from .workload import Workload
 
-#: A device that was turned away waits at least so long before it asks again.
+#: A device whose request failed waits at least this long before it asks again.
 BACK_OFF_S = 1.0
 
 
-class Asker(Protocol):
-    """What a device is to a load."""
+class Thinker(Protocol):
+    """What the dispatcher knows of a device."""
+
+    def think_s(self) -> float:
+        """Pause before its next question."""
+
+
+class LoadDevice(Thinker, Protocol):
+    """A device of a load in real time."""
 
     async def ask(
         self,
@@ -34,8 +44,15 @@ class Asker(Protocol):
     ) -> Asked:
         """Asks and reports; raises nothing but CancelledError."""
 
-    def think_s(self) -> float:
-        """Pause before its next question."""
+
+class Timeline(Protocol):
+    """A clock that calls can be put on."""
+
+    def now(self) -> float:
+        """Seconds since an arbitrary, fixed moment."""
+
+    def at(self, time_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Calls at this moment, or soon if it is over."""
 
 
 class LoadLog:
@@ -52,11 +69,9 @@ class LoadLog:
         self._ended_tokens = 0
 
     def begin(self, asked: Asked) -> None:
-        """A request begins."""
         self.running[asked.number] = asked
 
     def end(self, asked: Asked) -> None:
-        """A request ended."""
         self.running.pop(asked.number, None)
         self.ended.append(asked)
         self.statuses[asked.status] += 1
@@ -73,145 +88,168 @@ class LoadLog:
         return self.num_due > self.statuses[OK]
 
 
-class Load:
-    """Makes one load."""
+DeviceT = TypeVar("DeviceT", bound=Thinker)
+#: Lets a device ask a question, by number, that was due at a moment; calls back with what became of it.
+Ask = Callable[[DeviceT, int, float, Callable[[Asked], None]], None]
 
-    def __init__(self, workload: Workload, devices: Sequence[Asker], clock: Clock) -> None:
+
+class Dispatcher(Generic[DeviceT]):
+    """Makes the requests of a workload and gives each to a device; nothing here waits."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        devices: Sequence[DeviceT],
+        log: LoadLog,
+        timeline: Timeline,
+        ask: Ask[DeviceT],
+    ) -> None:
+        #: Set when no new requests are to be made; those that are due already still get their turn.
+        self.over = False
+        self._workload = workload
+        self._devices = devices
+        self._log = log
+        self._timeline = timeline
+        self._ask = ask
+        self._idle = deque[DeviceT]()
+        #: Requests without a device, by number and due moment.
+        self._waiting = deque[tuple[int, float]]()
+        self._num_free = workload.max_concurrency or len(devices)
+        self._began_s = timeline.now()
+        self._arrivals = workload.due_s() if workload.open_loop else iter(())
+
+    def start(self) -> None:
+        """Puts the first requests on the timeline."""
+        if self._workload.open_loop:
+            self._idle.extend(self._devices)
+            self._await_arrival()
+            return
+        last = max(1, len(self._devices) - 1)
+        for i, device in enumerate(self._devices):
+            due_s = self._began_s + self._workload.ramp_up_s * i / last
+            self._timeline.at(due_s, self._use, device, due_s)
+
+    def _await_arrival(self) -> None:
+        due_s = None if self._enough else next(self._arrivals, None)
+        if due_s is not None and self._in_time(due_s := due_s + self._began_s):
+            self._timeline.at(due_s, self._arrive, due_s)
+
+    def _arrive(self, due_s: float) -> None:
+        self._request(due_s)
+        self._await_arrival()
+
+    def _use(self, device: DeviceT, due_s: float) -> None:
+        """The closed loop: a device and its request become free and due together, so that they meet in both queues."""
+        self._idle.append(device)
+        self._request(due_s)
+
+    def _request(self, due_s: float) -> None:
+        if not (self.over or self._enough):
+            self._waiting.append((self._log.num_due, due_s))
+            self._log.num_due += 1
+            self._serve()
+
+    def _serve(self) -> None:
+        while self._idle and self._waiting and self._num_free:
+            self._num_free -= 1
+            device = self._idle.popleft()
+            self._ask(device, *self._waiting.popleft(), partial(self._ended, device))
+
+    def _ended(self, device: DeviceT, asked: Asked) -> None:
+        self._num_free += 1
+        if self._workload.open_loop:
+            self._idle.append(device)
+        else:
+            pause_s = device.think_s()
+            if asked.status != OK:
+                pause_s = max(pause_s, BACK_OFF_S)
+            due_s = asked.ended_s + pause_s
+            if self._in_time(due_s) and not self._enough:
+                self._timeline.at(due_s, self._use, device, due_s)
+        self._serve()
+
+    @property
+    def _enough(self) -> bool:
+        return 0 < self._workload.num_prompts <= self._log.num_due
+
+    def _in_time(self, moment_s: float) -> bool:
+        duration_s = self._workload.duration_s
+        return not duration_s or moment_s <= self._began_s + duration_s
+
+
+class Load:
+    """Makes one load in real time, and is the timeline of its requests."""
+
+    def __init__(self, workload: Workload, devices: Sequence[LoadDevice]) -> None:
         self.log = LoadLog()
         self._workload = workload
         self._devices = devices
-        self._clock = clock
-        self._num_made = 0
-        self._slots = asyncio.Semaphore(workload.max_concurrency or len(devices))
-        self._tasks = set[asyncio.Task[None]]()
-        self._stopping = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._tasks = set[asyncio.Task[Asked]]()
+        self._num_planned = 0
+        #: Set when all requests have ended, or the user has had enough.
+        self._nothing_left = asyncio.Event()
 
     async def run(self) -> LoadLog:
         """The whole load. Whatever ends it, nothing is left running."""
         log, workload = self.log, self._workload
-        log.began_s = self._clock.now()
+        log.began_s = self.now()
         log.steady_s = log.began_s + workload.ramp_up_s
-        make = self._open_loop() if workload.open_loop else self._closed_loop()
-        making = asyncio.create_task(make)
+        dispatcher = Dispatcher(workload, self._devices, log, self, self._ask)
+        dispatcher.start()
         try:
-            await self._first_of(making, workload.duration_s)
-            log.stopped_s = self._clock.now()
-            making.cancel()
-            await self._drain()
+            await self._wait(workload.duration_s or None)
+            log.stopped_s = self.now()
+            dispatcher.over = True
+            if self._tasks:
+                await self._wait(workload.drain_s)
         finally:
-            making.cancel()
+            dispatcher.over = True
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(making, *self._tasks, return_exceptions=True)
-            log.ended_s = self._clock.now()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            log.ended_s = self.now()
             log.stopped_s = log.stopped_s or log.ended_s
         return log
 
     def stop(self) -> None:
         """Breaks off: sessions are cancelled, and the log says so."""
         self.log.interrupted = True
-        self._stopping.set()
+        self._nothing_left.set()
 
-    async def _first_of(self, making: asyncio.Task[None], limit_s: float) -> None:
-        """Waits until all requests were made, or the time is over, or the user has had enough."""
-        stop = asyncio.create_task(self._stopping.wait())
-        done, _ = await asyncio.wait(
-            (making, stop), timeout=limit_s or None, return_when=asyncio.FIRST_COMPLETED
-        )
-        stop.cancel()
-        if making in done:
-            making.result()
+    def now(self) -> float:
+        return self._loop.time()
 
-    async def _drain(self) -> None:
-        if self._stopping.is_set() or not self._tasks:
-            return
-        stop = asyncio.create_task(self._stopping.wait())
-        rest = asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.wait(
-            (rest, stop), timeout=self._workload.drain_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        stop.cancel()
-        if not rest.done():
-            rest.cancel()
-            await asyncio.gather(rest, return_exceptions=True)
+    def at(self, time_s: float, call: Callable[..., None], *args: Any) -> None:
+        def due() -> None:
+            self._num_planned -= 1
+            call(*args)
+            self._note_end()
 
-    async def _open_loop(self) -> None:
-        idle = asyncio.Queue[Asker]()
-        for device in self._devices:
-            idle.put_nowait(device)
+        self._num_planned += 1
+        self._loop.call_at(time_s, due)
 
-        async def serve(number: int, due_s: float) -> None:
-            async with self._slots:
-                device = await idle.get()
-                try:
-                    await self._ask(device, number, due_s)
-                finally:
-                    idle.put_nowait(device)
+    def _ask(
+        self, device: LoadDevice, number: int, due_s: float, then: Callable[[Asked], None]
+    ) -> None:
+        def ended(task: asyncio.Task[Asked]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                then(task.result())
+            self._note_end()
 
-        for due_s in self._workload.due_s():
-            number = self._next_number()
-            if number is None:
-                break
-            due_s += self.log.began_s
-            await self._until(due_s)
-            self.log.num_due += 1
-            self._spawn(serve(number, due_s))
-        await self._all_ended()
-
-    async def _closed_loop(self) -> None:
-        last = max(1, len(self._devices) - 1)
-        for i, device in enumerate(self._devices):
-            begin_s = self.log.began_s + self._workload.ramp_up_s * i / last
-            self._spawn(self._use(device, begin_s))
-        await self._all_ended()
-
-    async def _use(self, device: Asker, due_s: float) -> None:
-        await self._until(due_s)
-        while not self._over and (number := self._next_number()) is not None:
-            self.log.num_due += 1
-            async with self._slots:
-                asked = await self._ask(device, number, due_s)
-            pause_s = device.think_s()
-            if asked.status != OK:
-                pause_s = max(pause_s, BACK_OFF_S)
-            due_s = asked.ended_s + pause_s
-            if self._enough:
-                return
-            if self._workload.duration_s and due_s > self.log.began_s + self._workload.duration_s:
-                return
-            await self._until(due_s)
-
-    async def _ask(self, device: Asker, number: int, due_s: float) -> Asked:
         spoil = self._workload.is_spoiled(number)
-        return await device.ask(
-            number, due_s, spoil=spoil, begun=self.log.begin, ended=self.log.end
-        )
-
-    async def _all_ended(self) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)  # type: ignore[arg-type]
+        log = self.log
+        asking = device.ask(number, due_s, spoil=spoil, begun=log.begin, ended=log.end)
+        task = self._loop.create_task(asking)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
 
-    @property
-    def _over(self) -> bool:
-        return bool(self.log.stopped_s) or self._stopping.is_set()
+    def _note_end(self) -> None:
+        # Once the time is over, what is planned makes no request any more.
+        if not (self._tasks or (self._num_planned and not self.log.stopped_s)):
+            self._nothing_left.set()
 
-    def _next_number(self) -> int | None:
-        """The next request's number; None when there were enough."""
-        if self._enough:
-            return None
-        self._num_made += 1
-        return self._num_made - 1
-
-    @property
-    def _enough(self) -> bool:
-        return 0 < self._workload.num_prompts <= self._num_made
-
-    async def _until(self, moment_s: float) -> None:
-        left_s = moment_s - self._clock.now()
-        if left_s > 0:
-            await asyncio.sleep(left_s)
+    async def _wait(self, limit_s: float | None) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._nothing_left.wait(), limit_s)

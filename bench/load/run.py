@@ -151,7 +151,7 @@ async def _run(
         access=crowd.access,
     )
     async with fleet:
-        load = Load(workload, fleet.devices, clock)
+        load = Load(workload, fleet.devices)
         helpers = [asyncio.create_task(_sample(usage))]
         if console is not None:
             progress = LoadProgress(load.log, clock, console, _goal(workload))

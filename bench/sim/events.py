@@ -16,6 +16,9 @@ class Events:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._turn = itertools.count()
 
+    def now(self) -> float:
+        return self.now_s
+
     def at(self, time_s: float, call: Callable[..., None], *args: Any) -> None:
         """Calls at this time, or now if that is over."""
         when_s = time_s if time_s > self.now_s else self.now_s

@@ -9,15 +9,14 @@ What is modelled: how long things take (service_times.py). No thread, no sleep; 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...common.protocol.messages import Plan as Part
 from ...device.fleet.fleet import INTERRUPTED, Asked
 from ...device.fleet.profile import Profile
 from ...edge.batching.round_queue import Batching
-from ..load.load import LoadLog
+from ..load.load import Dispatcher, LoadLog
 from ..load.workload import Workload
 from .answers import Answers, message_bytes
 from .device import DraftBytes, SimDevice
@@ -45,7 +44,7 @@ class SimCell:
     log: LoadLog = field(default_factory=LoadLog)
 
     def run(self, workload: Workload) -> LoadLog:
-        """The whole load, as `Load` makes it. What is not answered after --drain-s is broken off."""
+        """The whole load, as `Load` makes it in real time. What is not answered after --drain-s is broken off."""
         events, log = Events(), self.log
         edge = SimEdge(events, self.times, self.batching, self.max_tokens, self.num_rows)
         client = Serial()
@@ -65,89 +64,22 @@ class SimCell:
             )
             for i, (p, part) in enumerate(zip(self.profiles, parts, strict=True))
         ]
-        load = _SimLoad(workload, devices, events, log)
-        load.start()
+
+        def ask(
+            device: SimDevice, number: int, due_s: float, then: Callable[[Asked], None]
+        ) -> None:
+            device.ask(number + _NUMBERS * self.first_device, due_s, then)
+
+        dispatcher = Dispatcher(workload, devices, log, events, ask)
+        dispatcher.start()
         stop_s = workload.duration_s or float("inf")
         events.run(stop_s)
         log.began_s, log.steady_s = 0.0, workload.ramp_up_s
         log.stopped_s = min(stop_s, events.now_s)
-        load.over = True
+        dispatcher.over = True
         events.run(log.stopped_s + workload.drain_s)
         log.ended_s = max(log.stopped_s, *(a.ended_s for a in log.ended)) if log.ended else stop_s
         for asked in list(log.running.values()):
             asked.ended_s, asked.status = log.ended_s, INTERRUPTED
             log.end(asked)
         return log
-
-
-class _SimLoad:
-    """Who asks when; the same rules as `Load`."""
-
-    def __init__(
-        self, workload: Workload, devices: Sequence[SimDevice], events: Events, log: LoadLog
-    ) -> None:
-        self.over = False
-        self._workload = workload
-        self._devices = devices
-        self._events = events
-        self._log = log
-        self._num_made = 0
-        self._idle = deque(devices)
-        self._due = deque[tuple[int, float]]()
-        self._first = devices[0].number if devices else 0
-        self._free_slots = workload.max_concurrency or len(devices)
-
-    def start(self) -> None:
-        """Sets the first events."""
-        workload = self._workload
-        if workload.open_loop:
-            self._arrivals = workload.due_s()
-            self._next_arrival()
-            return
-        last = max(1, len(self._devices) - 1)
-        for i, device in enumerate(self._devices):
-            due_s = workload.ramp_up_s * i / last
-            self._events.at(due_s, self._use, device, due_s)
-
-    def _number(self) -> int | None:
-        if self.over or 0 < self._workload.num_prompts <= self._num_made:
-            return None
-        self._num_made += 1
-        self._log.num_due += 1
-        return self._num_made - 1 + _NUMBERS * self._first
-
-    def _use(self, device: SimDevice, due_s: float) -> None:
-        number = self._number()
-        if number is not None:
-            self._start(device, number, due_s)
-
-    def _start(self, device: SimDevice, number: int, due_s: float) -> None:
-        def then(asked: Asked) -> None:
-            if self._workload.open_loop:
-                self._idle.append(device)
-                self._serve()
-                return
-            next_s = asked.ended_s + device.think_s()
-            if not self._workload.duration_s or next_s <= self._workload.duration_s:
-                self._events.at(next_s, self._use, device, next_s)
-
-        device.ask(number, due_s, then)
-
-    def _next_arrival(self) -> None:
-        due_s = next(self._arrivals, None)
-        if due_s is not None and not (
-            self._workload.duration_s and due_s > self._workload.duration_s
-        ):
-            self._events.at(due_s, self._arrive, due_s)
-
-    def _arrive(self, due_s: float) -> None:
-        number = self._number()
-        if number is None:
-            return
-        self._due.append((number, due_s))
-        self._serve()
-        self._next_arrival()
-
-    def _serve(self) -> None:
-        while self._idle and self._due and len(self._log.running) < self._free_slots:
-            self._start(self._idle.popleft(), *self._due.popleft())

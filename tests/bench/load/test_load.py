@@ -71,7 +71,7 @@ def play(
 ) -> LoadLog:
     async def main() -> LoadLog:
         devices = [FakeDevice(i, ready, think_s=think_s) for i in range(num_devices)]
-        return await Load(workload, devices, LoopClock()).run()
+        return await Load(workload, devices).run()
 
     return run_virtual(main())
 
@@ -146,8 +146,9 @@ def test_the_closed_loop_asks_thinks_and_asks_again() -> None:
     assert results["fairness"] > 0.98 and not log.failed
 
 
-def test_concurrency_is_bounded_and_the_queue_counts() -> None:
-    log = play(Workload(request_rate=100, num_prompts=50, max_concurrency=3), lambda _: 1.0, 10)
+@pytest.mark.parametrize("rate", [math.inf, 100.0])
+def test_concurrency_is_bounded_and_the_queue_counts(rate: float) -> None:
+    log = play(Workload(request_rate=rate, num_prompts=50, max_concurrency=3), lambda _: 1.0, 50)
     moments = [(a.started_s, 1) for a in log.ended] + [(a.ended_s, -1) for a in log.ended]
     running = np.cumsum([step for _, step in sorted(moments)])
     assert running.max() == 3 and log.num_due == 50
@@ -174,7 +175,7 @@ def test_who_was_turned_away_does_not_come_back_at_once() -> None:
 def test_stopping_leaves_nothing_running_and_keeps_what_there_is(rate: float) -> None:
     async def main() -> tuple[LoadLog, int]:
         devices = [FakeDevice(i, lambda _: 3.0) for i in range(8)]
-        load = Load(Workload(duration_s=100, request_rate=rate), devices, LoopClock())
+        load = Load(Workload(duration_s=100, request_rate=rate), devices)
         asyncio.get_running_loop().call_later(7.0, load.stop)
         log = await load.run()
         return log, len(asyncio.all_tasks()) - 1
@@ -302,7 +303,7 @@ def test_progress_says_how_a_load_is_going() -> None:
     async def main() -> None:
         devices = [FakeDevice(i, lambda _: 1.0) for i in range(4)]
         clock, workload = LoopClock(), Workload(duration_s=20, spoiled=0.3, seed=2)
-        load = Load(workload, devices, clock)
+        load = Load(workload, devices)
         await asyncio.sleep(1.0)
         running = asyncio.create_task(load.run())
         console = Console(file=shown, width=100)

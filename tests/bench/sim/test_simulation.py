@@ -171,7 +171,7 @@ async def test_a_real_edge_and_its_simulation_agree(count: int) -> None:
         for number in range(64):
             scripts.script(number, profile)
         async with Fleet(server.address, profiles, scripts, clock, seed=workload.seed) as fleet:
-            measured = load_results(await Load(workload, fleet.devices, clock).run(), count)
+            measured = load_results(await Load(workload, fleet.devices).run(), count)
     cell = SimCell(
         profiles, DrawnAnswers(workload.seed), Slow.times, Batching(0.002, 64), num_rows=64
     )
