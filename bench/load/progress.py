@@ -1,4 +1,4 @@
-"""What a running load looks like: a few lines that are drawn anew every second."""
+"""What a running load looks like: a table that is drawn anew every second; without a terminal, a line now and then."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ...common.clock import Clock
 from ...device.fleet.fleet import INTERRUPTED, OK
+from ..progress import Lines
 from .load import LoadLog
 
 #: Seconds that the current numbers are taken over, and requests that latencies are.
@@ -31,37 +32,46 @@ class LoadProgress:
         self._samples = deque[tuple[float, int]]()
 
     async def run(self) -> None:
-        """Draws until it is cancelled; without a terminal, only the last state."""
+        """Shows the state until it is cancelled, and the last state then."""
+        lines = Lines(self._console)
         with Live(self.table(), console=self._console, auto_refresh=False) as live:
             try:
                 while True:
                     await asyncio.sleep(_EVERY_S)
-                    live.update(self.table(), refresh=self._console.is_terminal)
+                    if self._console.is_terminal:
+                        live.update(self.table(), refresh=True)
+                    else:
+                        lines.print(
+                            "; ".join(f"{name} {text}" for name, text in self.rows().items())
+                        )
             finally:
                 live.update(self.table(), refresh=True)
 
     def table(self) -> Table:
-        """The state of things."""
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for name, text in self.rows().items():
+            table.add_row(name, text)
+        return table
+
+    def rows(self) -> dict[str, str]:
+        """The state of things, by name."""
         log, now = self._log, self._clock.now()
         elapsed = now - log.began_s if log.began_s else 0.0
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_row("time", f"{elapsed:.0f} s of {self._goal}")
-        table.add_row(
-            "requests",
-            f"{len(log.running)} running · {log.statuses[OK]} answered · "
-            f"{log.num_due - len(log.ended) - len(log.running)} waiting",
-        )
-        table.add_row("goodput", f"{self._goodput(now):,.0f} tokens/s · {log.num_tokens:,} tokens")
-        table.add_row("batch", f"{self._batch_size():.1f} drafts")
-        recent = list(islice(reversed(log.ended), _RECENT_REQUESTS))
-        first = [a.first_token_s for a in recent if a.first_token_s is not None]
-        if first:
+        waiting = log.num_due - len(log.ended) - len(log.running)
+        rows = {
+            "time": f"{elapsed:.0f} s of {self._goal}",
+            "requests": f"{len(log.running)} running · {log.statuses[OK]} answered · {waiting} waiting",
+            "goodput": f"{self._goodput(now):,.0f} tokens/s · {log.num_tokens:,} tokens",
+            "batch": f"{self._batch_size():.1f} drafts",
+        }
+        recent = islice(reversed(log.ended), _RECENT_REQUESTS)
+        if first := [a.first_token_s for a in recent if a.first_token_s is not None]:
             p50, p99 = np.percentile(first, (50, 99))
-            table.add_row("first token", f"p50 {1e3 * p50:,.0f} ms · p99 {1e3 * p99:,.0f} ms")
+            rows["first token"] = f"p50 {1e3 * p50:,.0f} ms · p99 {1e3 * p99:,.0f} ms"
         errors = {s: n for s, n in log.statuses.items() if s not in (OK, INTERRUPTED)}
         text = " · ".join(f"[red]{status} {count}[/]" for status, count in errors.items())
-        table.add_row("errors", text or "none")
-        return table
+        rows["errors"] = text or "none"
+        return rows
 
     def _goodput(self, now: float) -> float:
         self._samples.append((now, self._log.num_tokens))

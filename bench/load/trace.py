@@ -9,12 +9,12 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.progress import track
 
 from ...common.maths.accept import greedy_token
 from ...common.models.loader import load_draft_model, load_model
 from ...common.models.model import Model, Step
 from ...device.fleet.pair_trace import PairTrace, RecordedAnswer
+from ..progress import track
 from ..report import RESULTS_DIR, Json, at_least, console_for, finish
 from ..suites.suite import MAX_NEW_TOKENS, Example, examples
 

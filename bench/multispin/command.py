@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from ...common.protocol.messages import Correction
@@ -21,6 +20,7 @@ from ...edge.planning.goodput import correction_bits
 from ...edge.planning.plan import Plan, plan_of
 from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import Scenario
+from ..progress import track
 from ..report import RESULTS_DIR, Json, at_least, at_most, console_for, finish
 from .claims import Claim, claims
 from .figures import (

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import track
 from rich.table import Table
 
 from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import Scenario
 from ..link.shaping_proxy import precise_loop
+from ..progress import track
 from ..report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
 from .cell import DeviceRun, run_devices, timed_edge
 from .setting import LLAMA, scenario

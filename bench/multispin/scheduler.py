@@ -17,13 +17,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from ...common.protocol.messages import Correction
 from ...edge.planning.objective import token_table, value_of
 from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import OBJECTIVES, Device, Scenario
+from ..progress import track
 from ..report import RESULTS_DIR, Json, at_least, at_most, console_for, finish
 from .setting import BANDWIDTH_HZ, LLAMA, NUM_DEVICES, QWEN, scenario
 
