@@ -105,7 +105,13 @@ async def test_a_killed_client_gives_its_row_back_within_seconds() -> None:
         assert edge.engine is not None
         victims = [
             await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "covspec.bench.load.soak", edge.address, fingerprint),
+                *(
+                    sys.executable,
+                    "-m",
+                    "covspec.bench.load.soak_client",
+                    edge.address,
+                    fingerprint,
+                ),
                 stdout=asyncio.subprocess.PIPE,
             )
             for _ in range(2)
