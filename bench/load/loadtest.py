@@ -11,26 +11,22 @@ Exit codes: 0 every request was answered rightly · 1 some were not · 130 inter
 
 from __future__ import annotations
 
-import json as json_
 import math
 import shlex
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 
-from ...common.command import INTERRUPTED
 from ...common.errors import InvalidRequest
 from ...common.protocol.access import Access
 from ...common.protocol.tls import Tls
 from ...device.access_options import ApiKey, CaCerts, Certfile, Insecure, Keyfile, WithTls
 from ...device.line.edge_link import check_target
 from ..processes import Edge, running_edge
-from ..report import Json, console_for, machine
+from ..report import Json, console_for
 from .arrivals import read_arrivals
 from .options import (
     DURATION_S,
@@ -51,9 +47,10 @@ from .options import (
     make_mix,
     parse_objectives,
 )
+from .report_file import end_report, new_report, read_report
 from .run import Crowd, run_load
 from .sweep import VARIANTS, parse_sweep, parse_variants, run_sweep, sweep_table
-from .table import compare_table, latency_table, summary_table
+from .table import compare_table
 from .trace import TRACE
 from .workload import Workload
 
@@ -142,12 +139,6 @@ def command(
     if num_clients < 1:
         raise InvalidRequest(f"--num-clients must be at least 1, not {num_clients}")
     objectives = parse_objectives(goodput)
-    settings = {
-        # JSON knows no infinite rate.
-        name: str(value) if isinstance(value, Path) or value == math.inf else value
-        for name, value in context.params.items()
-        if value not in (None, "", []) and name != "api_key"
-    }
     identity = Tls.given(ssl_certfile, ssl_keyfile, ssl_ca_certs, wanted=tls)
     access = Access(identity, api_key, insecure)
     if edge:
@@ -167,12 +158,7 @@ def command(
     args = shlex.split(edge_args)
     if uplink_bandwidth_hz:
         args += ["--uplink-bandwidth-hz", str(uplink_bandwidth_hz)]
-    report = {
-        "kind": "sweep" if sweep else "loadtest",
-        "began_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "machine": machine(),
-        "settings": settings,
-    }
+    report = new_report("sweep" if sweep else "loadtest", context.params)
     if sweep:
         crowds = {size: crowd(size) for size in parse_sweep(sweep)}
         swept = run_sweep(
@@ -180,7 +166,7 @@ def command(
         )
         console.print(sweep_table(swept))
         failed = any(variant["failed"] for variant in swept["variants"].values())
-        _end(report | {"results": swept}, failed, result_dir, json)
+        end_report(report | {"results": swept}, failed, result_dir, json)
 
     devices = crowd(num_clients)
     with edge_for(edge, model, num_clients, args) as serving:
@@ -192,14 +178,10 @@ def command(
             edge_pid=serving.pid or None,
             console=console,
         )
-        console.print(summary_table(results))
-        console.print(latency_table(results))
-        for status, detail in results["details"].items():
-            console.print(f"[red]{status}[/]: {detail}")
         report["edge"] = {"model": info.model_names[0], "quantization": info.quantization}
         failed = results["requests"]["completed"] < results["requests"]["due"]
         # Here, so that an impatient second Ctrl-C meets an edge that is being stopped, and no report is lost.
-        _end(report | {"results": results}, failed, result_dir, json)
+        end_report(report | {"results": results}, failed, result_dir, json)
 
 
 @app.command()
@@ -221,46 +203,3 @@ def edge_for(address: str, model: str, num_clients: int, args: list[str]) -> Ite
     room = ("--max-num-seqs", str(max(num_clients, 1)))
     with running_edge("--model", model, *room, *args) as edge:
         yield edge
-
-
-def _end(report: dict[str, Any], failed: bool, folder: Path | None, as_json: bool) -> NoReturn:
-    """Says that it is part of a load, if it is; writes it, prints it, and ends with the exit code of it."""
-    console = console_for(as_json)
-    interrupted = report["results"]["interrupted"]
-    if interrupted:
-        console.print("[yellow]interrupted: these are the numbers so far")
-    if folder is not None:
-        for path in write_report(report, folder):
-            console.print(f"written to {path}")
-    if as_json:
-        print(json_.dumps(report), flush=True)
-    sys.exit(INTERRUPTED if interrupted else int(failed))
-
-
-def write_report(report: dict[str, Any], folder: Path) -> tuple[Path, Path]:
-    """Writes the JSON object and the page. Returns where."""
-    from .page import load_page, sweep_page
-
-    stem = f"{report['kind']}-{report['began_at'][:19].replace(':', '')}"
-    if report["kind"] == "sweep":
-        page = sweep_page(report)
-    else:
-        stem += f"-{report['results']['num_clients']}"
-        page = load_page(report)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = folder / f"{stem}.json", folder / f"{stem}.html"
-    paths[0].write_text(json_.dumps(report, indent=2) + "\n", encoding="utf-8")
-    paths[1].write_text(page, encoding="utf-8")
-    return paths
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """A JSON object that `write_report` wrote. Raises InvalidRequest."""
-    try:
-        report = json_.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InvalidRequest(f"cannot read {path}: {why}") from error
-    if not isinstance(report, dict) or report.get("kind") != "loadtest":
-        raise InvalidRequest(f"{path} is not the report of a load test")
-    return report

@@ -24,7 +24,6 @@ from ...device.fleet.pair_trace import load_pair_trace
 from ...edge.batching.round_queue import Batching
 from ...edge.config import ServerConfig
 from ...edge.planning.planner import SOLVERS
-from ..load.loadtest import write_report
 from ..load.options import (
     DURATION_S,
     FLEET,
@@ -43,11 +42,11 @@ from ..load.options import (
     make_mix,
     parse_objectives,
 )
+from ..load.report_file import end_report, new_report
 from ..load.sweep import parse_sweep
-from ..load.table import latency_table, summary_table
 from ..load.workload import Workload
 from ..multispin.setting import LLAMA, QWEN
-from ..report import Json, console_for, machine
+from ..report import Json, console_for
 from .answers import DrawnAnswers, RecordedAnswers
 from .deployment import Deployment, simulate
 from .multispin import simulate_setting
@@ -159,30 +158,21 @@ def command(
         ramp_up_s=ramp_up_s,
         seed=seed,
     )
-    began_at, began = time.strftime("%Y-%m-%dT%H:%M:%S%z"), time.perf_counter()
+    report = new_report("loadtest", context.params)
+    began = time.perf_counter()
     results = simulate(deployment, workload, parse_objectives(goodput))
-    took_s = time.perf_counter() - began
-    report = {
-        "kind": "loadtest",
-        "simulated": True,
-        "began_at": began_at,
-        "machine": machine(),
-        "settings": {k: str(v) for k, v in context.params.items() if v not in (None, "", [])},
-        "edge": {"model": service_times.source, "quantization": ""},
-        "results": results,
-    }
-    console.print(summary_table(results))
-    console.print(latency_table(results))
     console.print(
-        f"{results['rounds']:,} rounds of {num_clients:,} devices in {took_s:.1f} s; times {service_times.source}"
+        f"{results['rounds']:,} rounds of {num_clients:,} devices in {time.perf_counter() - began:.1f} s; "
+        f"times {service_times.source}"
     )
     if "plan_goodput_tokens_per_s" in results:
         console.print(f"the plans promised {results['plan_goodput_tokens_per_s']:,.1f} tokens/s")
-    if result_dir is not None:
-        for path in write_report(report, result_dir):
-            console.print(f"written to {path}")
-    if json:
-        print(json_.dumps(report), flush=True)
+    report |= {
+        "simulated": True,
+        "edge": {"model": service_times.source, "quantization": ""},
+        "results": results,
+    }
+    end_report(report, False, result_dir, json)
 
 
 def _multi_spin(setting: str, sizes: list[int], as_json: bool) -> None:
