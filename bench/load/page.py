@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .report import PARTS
-from .table import LATENCIES, summary_rows
+from .table import LATENCIES, MARKS, fit_line, latency_rows, round_rows, summary_rows
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -35,10 +35,10 @@ def load_page(report: dict[str, Any]) -> str:
     if results["ttft_s"]:
         parts += [
             "<h2>Latency, ms</h2>",
-            _latencies(results),
+            _table(("", *MARKS), latency_rows(results)),
             _figure(lambda axes: _percentiles(axes[0], results)),
             "<h2>A round, ms</h2>",
-            _round_table(results),
+            _table(("", *MARKS), round_rows(results)),
             _figure(lambda axes: _round_parts(axes[0], results)),
         ]
     if results["batch_size"]:
@@ -68,26 +68,6 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
     return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
-
-
-def _spread_row(name: str, values: dict[str, float]) -> tuple[str, ...]:
-    marks = ("mean", "p50", "p90", "p95", "p99", "max")
-    return name, *(f"{1e3 * values[mark]:,.1f}" for mark in marks)
-
-
-def _latencies(results: dict[str, Any]) -> str:
-    rows = [
-        _spread_row(text, results[f"{name}_s"])
-        for name, text in LATENCIES.items()
-        if results[f"{name}_s"]
-    ]
-    return _table(("", "mean", "p50", "p90", "p95", "p99", "max"), rows)
-
-
-def _round_table(results: dict[str, Any]) -> str:
-    parts = results["round_parts_s"]
-    rows = [_spread_row(part, parts[part]) for part in PARTS if parts[part]]
-    return _table(("", "mean", "p50", "p90", "p95", "p99", "max"), rows)
 
 
 def _profile_table(results: dict[str, Any]) -> str:
@@ -180,12 +160,7 @@ def sweep_page(report: dict[str, Any]) -> str:
 
     rows = []
     for name, variant in variants.items():
-        fit, best = variant["verify_fit"], max(variant["goodput_tokens_per_s"].values())
-        line = (
-            f"{1e3 * fit['fixed_s']:.2f} + K · {1e3 * fit['per_session_s']:.3f} (R² {fit['r2']:.3f})"
-            if fit
-            else "–"
-        )
+        best, line = max(variant["goodput_tokens_per_s"].values()), fit_line(variant["verify_fit"])
         rows.append((name, f"{best:,.0f}", str(variant["knee"]), line, str(variant["failed"])))
     head = ("edge", "best goodput, tokens/s", "knee, devices", "verify time, ms", "failures")
     parts = [

@@ -18,9 +18,11 @@ from rich.table import Table
 
 from ...common.errors import InvalidRequest
 from ...device.lengths.length import LengthName
+from ..grid import grid
 from ..processes import running_edge
 from .report import VerifyTimes, verify_fit
 from .run import Crowd, run_load
+from .table import fit_line
 from .workload import Workload
 
 #: Share of the best goodput at which a load counts as saturating the edge.
@@ -135,22 +137,14 @@ def knee(goodputs: Mapping[int, float]) -> int:
 def sweep_table(results: dict[str, Any]) -> Table:
     """Goodput of every size and variant, and what each amounts to."""
     variants = results["variants"]
-    table = Table("devices", *variants, box=None, pad_edge=False, title="goodput, tokens/s")
-    for column in table.columns:
-        column.justify = "right"
+    rows = []
     for size in map(str, results["sizes"]):
         goodputs = [v["goodput_tokens_per_s"].get(size) for v in variants.values()]
-        table.add_row(size, *("–" if value is None else f"{value:,.0f}" for value in goodputs))
-    table.add_section()
-    table.add_row("knee", *(str(v["knee"]) for v in variants.values()))
-    for name, scale, text in (
-        ("fixed_s", 1e3, "T_fix, ms"),
-        ("per_session_s", 1e3, "T_lin, ms"),
-        ("r2", 1.0, "R²"),
-    ):
-        fits = [v["verify_fit"] for v in variants.values()]
-        table.add_row(text, *(f"{scale * fit[name]:.3f}" if fit else "–" for fit in fits))
-    return table
+        rows.append((size, *("–" if value is None else f"{value:,.0f}" for value in goodputs)))
+    rows.append(())
+    rows.append(("knee", *(str(v["knee"]) for v in variants.values())))
+    rows.append(("verify time, ms", *(fit_line(v["verify_fit"]) for v in variants.values())))
+    return grid(("devices", *variants), rows, title="goodput, tokens/s")
 
 
 def _planned(crowd: Crowd) -> Crowd:

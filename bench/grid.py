@@ -1,0 +1,22 @@
+"""A table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+
+
+def grid(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, left: int = 1
+) -> Table:
+    """Columns behind the first `left` hold numbers, which stand to the right; a row without cells parts sections."""
+    table = Table(title=title, box=None, pad_edge=False, show_header=any(head))
+    for place, name in enumerate(head):
+        table.add_column(name, justify="left" if place < left else "right")
+    for row in rows:
+        if row:
+            table.add_row(*row)
+        else:
+            table.add_section()
+    return table
