@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from ...common.protocol.messages import Correction
 from ...edge.planning.goodput import correction_bits
 from ...edge.planning.plan import Plan, plan_of
 from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import Scenario
+from ..grid import grid
 from ..progress import track
 from ..report import RESULTS_DIR, Json, at_least, at_most, console_for, finish
 from .claims import Claim, claims
@@ -165,15 +165,10 @@ def _deviation(results: dict[str, Any]) -> float:
 
 
 def _show(found: list[Claim], console: Console) -> None:
-    table = Table("fig.", "pair", "claim", "stated", "ours", "holds", title="the paper's claims")
-    for claim in found:
-        holds = "[green]yes" if claim.holds else "[red]no"
-        table.add_row(
-            str(claim.figure),
-            claim.pair,
-            claim.text,
-            claim.stated,
-            claim.ours,
-            holds + ("[/], calibrated" if claim.calibrated else ""),
-        )
-    console.print(table)
+    rows = []
+    for c in found:
+        holds = "[green]yes[/]" if c.holds else "[red]no[/]"
+        holds += ", calibrated" if c.calibrated else ""
+        rows.append((str(c.figure), c.pair, c.text, c.stated, c.ours, holds))
+    head = ("fig.", "pair", "claim", "stated", "ours", "holds")
+    console.print(grid(head, rows, title="the paper's claims", left=6))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from ...edge.planning.goodput import uniform_goodput
 from ...edge.planning.scenario import Scenario
 from ...edge.planning.solve_uniform import best_length
 from .setting import (
-    BANDWIDTH_HZ,
     GSM8K,
     LARGEST_CELL,
     LLAMA,
@@ -114,28 +113,24 @@ def figure_7(
     pair: PaperPair, correction: Correction, realizations: int, bandwidths_hz: Sequence[float]
 ) -> dict[str, Any]:
     """Goodput of the four schemes against B."""
-    return {
-        "bandwidth_hz": list(bandwidths_hz),
-        "goodput": {
-            scheme: [
-                _mean(scheme, pair, correction, realizations, bandwidth_hz=B) for B in bandwidths_hz
-            ]
-            for scheme in SCHEMES
-        },
-    }
+    return _against("bandwidth_hz", bandwidths_hz, pair, correction, realizations)
 
 
 def figure_8(
     pair: PaperPair, correction: Correction, realizations: int, cells: Sequence[int]
 ) -> dict[str, Any]:
     """Goodput of the four schemes against K."""
-    return {
-        "num_devices": list(cells),
-        "goodput": {
-            scheme: [_mean(scheme, pair, correction, realizations, num_devices=K) for K in cells]
-            for scheme in SCHEMES
-        },
+    return _against("num_devices", cells, pair, correction, realizations)
+
+
+def _against(
+    name: str, values: Sequence[float], pair: PaperPair, correction: Correction, realizations: int
+) -> dict[str, Any]:
+    goodput = {
+        scheme: [_mean(scheme, pair, correction, realizations, **{name: x}) for x in values]
+        for scheme in SCHEMES
     }
+    return {name: list(values), "goodput": goodput}
 
 
 def bandwidth_of_gain(pair: PaperPair, gain: float, realizations: int) -> float:
@@ -149,20 +144,16 @@ def bandwidth_of_gain(pair: PaperPair, gain: float, realizations: int) -> float:
         )
         return best / fixed - 1 - gain
 
-    return math.exp(_falling_root(surplus, math.log(1e5), math.log(1e8)))
-
-
-def _falling_root(f: Callable[[float], float], low: float, high: float) -> float:
+    low, high = math.log(1e5), math.log(1e8)
     for _ in range(9):  # to 1 %
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if f(middle) > 0 else (low, middle)
-    return 0.5 * (low + high)
+        low, high = (middle, high) if surplus(middle) > 0 else (low, middle)
+    return math.exp(0.5 * (low + high))
 
 
 def _mean(
     scheme: str, pair: PaperPair, correction: Correction, realizations: int, **fields: Any
 ) -> float:
-    fields = {"num_devices": NUM_DEVICES, "bandwidth_hz": BANDWIDTH_HZ} | fields
     return mean_goodput(
         scheme, realizations, lambda seed: scenario(pair, seed, correction=correction, **fields)
     )

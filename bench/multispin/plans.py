@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import Scenario
+from ..grid import grid
 from ..link.shaping_proxy import precise_loop
 from ..progress import track
 from ..report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
@@ -57,13 +57,14 @@ def command(
         ]
         for draw, arm in track(turns, "served plans", console=console):
             rows.append(_measured(edges[arm], settings[draw], seconds, draw, arm))
+    console.print("with a scheduler that is killed and started again …")
     killed = _with_a_killed_scheduler(settings[0], max(seconds, 20.0))
     goodputs = {arm: [r["goodput"] for r in rows if r["solver"] == arm] for arm in arms}
     ratios, mean_ratios = (
         [_of(rows, i, "exact")[kind] / _of(rows, i, "fixed")[kind] for i in range(draws)]
         for kind in ("goodput", "mean_goodput")
     )
-    _show(rows, arms, draws, killed, console)
+    _show(rows, arms, (ratios, mean_ratios), killed, console)
     if not quick:
         _plot(rows, arms, RESULTS_DIR / "plans.png")
     lost = sum(r["sessions_lost"] for r in [*rows, killed])
@@ -194,25 +195,18 @@ def _plans_made(process: subprocess.Popen[str]) -> int:
 def _show(
     rows: list[dict[str, Any]],
     arms: tuple[str, ...],
-    draws: int,
+    ratios: tuple[list[float], list[float]],
     killed: dict[str, Any],
     console: Any,
 ) -> None:
-    table = Table(title="goodput of 20 devices, tokens/s: measured, and as the model has it")
-    for name in ("draw", *arms, "exact over fixed", "without luck"):
-        table.add_column(name, justify="right")
-    for draw in range(draws):
-        of_draw = {arm: _of(rows, draw, arm) for arm in arms}
-        ratio, without_luck = (
-            of_draw["exact"][kind] / of_draw["fixed"][kind] for kind in ("goodput", "mean_goodput")
-        )
-        table.add_row(
-            str(draw),
-            *(f"{r['goodput']:.1f} ({r['model_goodput']:.1f})" for r in of_draw.values()),
-            f"{ratio:.3f}",
-            f"{without_luck:.3f}",
-        )
-    console.print(table)
+    shown = []
+    for draw, by_kind in enumerate(zip(*ratios, strict=True)):
+        of_draw = [_of(rows, draw, arm) for arm in arms]
+        goodputs = [f"{r['goodput']:.1f} ({r['model_goodput']:.1f})" for r in of_draw]
+        shown.append((str(draw), *goodputs, *(f"{ratio:.3f}" for ratio in by_kind)))
+    head = ("draw", *arms, "exact over fixed", "without luck")
+    title = "goodput of 20 devices, tokens/s: measured, and as the model has it"
+    console.print(grid(head, shown, title=title))
     console.print(
         f"scheduler killed and started again: {killed['goodput']:.1f} tokens/s, "
         f"{killed['sessions_lost']} sessions lost, longest wait {killed['longest_wait_s']:.2f} s, "

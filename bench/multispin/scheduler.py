@@ -17,12 +17,12 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from ...common.protocol.messages import Correction
 from ...edge.planning.objective import token_table, value_of
 from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import OBJECTIVES, Device, Scenario
+from ..grid import grid
 from ..progress import track
 from ..report import RESULTS_DIR, Json, at_least, at_most, console_for, finish
 from .setting import BANDWIDTH_HZ, LLAMA, NUM_DEVICES, QWEN, scenario
@@ -162,22 +162,16 @@ def _times(repeats: int, console: Console) -> dict[str, dict[str, dict[str, floa
 
 
 def _show(compared: dict[str, Any], times: dict[str, Any], console: Console) -> None:
-    table = Table(title="solvers: objective over that of exact, and median milliseconds")
-    for name in ("solver", "mean", "worst", *(f"K = {K}" for K in SIZES)):
-        table.add_column(name, justify="left" if name == "solver" else "right")
-    for name in SOLVERS:
-        ratio = compared["solvers"].get(name)
-        milliseconds = [
-            f"{1e3 * times[name][str(K)]['cpu_s']:.1f}" if str(K) in times[name] else "–"
-            for K in SIZES
-        ]
-        quality = (
-            [f"{ratio['mean_over_exact']:.4f}", f"{ratio['worst_over_exact']:.4f}"]
-            if ratio
-            else ["1", "1"]
-        )
-        table.add_row(name, *quality, *milliseconds)
-    console.print(table)
+    exact = {"mean_over_exact": 1.0, "worst_over_exact": 1.0}
+    rows = []
+    for name, by_size in times.items():
+        ratio = compared["solvers"].get(name, exact)
+        quality = [f"{ratio[key]:.4f}" for key in exact]
+        ms = [f"{1e3 * by_size[K]['cpu_s']:.1f}" if K in by_size else "–" for K in map(str, SIZES)]
+        rows.append((name, *quality, *ms))
+    head = ("solver", "mean", "worst", *(f"K = {K}" for K in SIZES))
+    title = "solvers: objective over that of exact, and median milliseconds"
+    console.print(grid(head, rows, title=title))
 
 
 def _plot(times: dict[str, dict[str, dict[str, float]]], path: Path) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ...common.errors import InvalidRequest
 from ...device.fleet.pair_trace import load_pair_trace
 from ...edge.batching.round_queue import Batching
 from ...edge.config import ServerConfig
 from ...edge.planning.planner import SOLVERS
+from ..grid import grid
 from ..load.options import (
     DURATION_S,
     FLEET,
@@ -182,17 +182,11 @@ def _multi_spin(setting: str, sizes: list[int], as_json: bool) -> None:
     results: dict[str, Any] = simulate_setting(
         _SETTINGS[setting], sizes, solvers, realizations=5, rounds=100
     )
-    table = Table(
-        "devices",
-        *(f"{solver}: {what}" for solver in solvers for what in ("simulated", "M(26)")),
-        title=f"{setting}: goodput, tokens/s",
-        box=None,
-    )
-    for column in table.columns:
-        column.justify = "right"
-    for size in map(str, sizes):
-        cells = [f"{v:,.1f}" for solver in solvers for v in results[solver][size].values()]
-        table.add_row(size, *cells)
-    console_for(as_json).print(table)
+    head = ("devices", *(f"{s}: {what}" for s in solvers for what in ("simulated", "M(26)")))
+    rows = [
+        (size, *(f"{value:,.1f}" for s in solvers for value in results[s][size].values()))
+        for size in map(str, sizes)
+    ]
+    console_for(as_json).print(grid(head, rows, title=f"{setting}: goodput, tokens/s"))
     if as_json:
         print(json_.dumps({"kind": "multi-spin", "setting": setting, "results": results}))
