@@ -6,7 +6,6 @@ A table says it by the book; of the embedded pair, the target is asked beforehan
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,11 +16,12 @@ from ...common.input.image import load_image
 from ...common.maths.accept import coupled_token, distribution, float16_row, greedy_token
 from ...common.maths.sampling import Sampling
 from ...common.models.loader import load_model
-from ...common.models.model import Model, Step, VisualTokens
+from ...common.models.model import Model
 from ...common.models.prompt import build_prompt
 from ...common.models.table import TableModel, load_table
 from ...common.protocol.messages import Correction, Mode, Open
 from ..suites.suite import examples
+from .reader import Reader
 
 #: Pictures of scenes, and one that is as large as a photo.
 NUM_SCENES = 12
@@ -73,17 +73,12 @@ class SceneQuestions:
 
     pictures = True
     edge_args: tuple[str, ...] = (
-        "--model",
-        "scenes-target",
-        "--num-threads",
-        "1",
-        "--max-model-len",
-        "384",
+        *("--model", "scenes-target", "--num-threads", "1"),
+        *("--max-model-len", "384"),
     )
 
     def __init__(self) -> None:
         model = load_model("scenes-target", num_threads=1)
-        model.allocate(1, 384)
         self.vocab_size = model.vocab_size
         self.fingerprint = model.tokenizer.fingerprint
         rng = np.random.default_rng(5)
@@ -118,28 +113,18 @@ def edge_only(message: Open) -> Open:
 
 
 def _answer(model: Model, message: Open) -> list[int]:
-    """What the target says, token by token, in row 0."""
-    pixels = model.prepare_image(load_image(message.image))
-    visual = model.join([model.encode_tiles(tile[None]) for tile in pixels.tiles])
-    at = message.image_position
-    assert at is not None, "a question about a picture"
-    parts: list[Sequence[int] | VisualTokens] = [
-        message.prompt_ids[:at],
-        visual,
-        message.prompt_ids[at + 1 : -1],
-    ]
-    length = 0
-    for part in parts:
-        seen = isinstance(part, VisualTokens)
-        step = Step(0, length, visual=part) if seen else Step(0, length, part)  # type: ignore[arg-type]
-        model.forward([step])
-        length += step.num_tokens
+    """What the target says, token by token."""
+    assert message.image_position is not None, "a question about a picture"
+    cap = message.sampling.max_new_tokens
+    picture = load_image(message.image)
+    reader = Reader(model, message.prompt_ids, message.image_position, picture, cap)
     ids = list[int]()
-    stops = frozenset() if message.sampling.ignore_stop else model.stop_ids
-    while len(ids) < message.sampling.max_new_tokens and not (ids and ids[-1] in stops):
-        last = ids[-1] if ids else message.prompt_ids[-1]
-        (result,) = model.forward([Step(0, length + len(ids), (last,), num_logits=1)])
-        ids.append(_pick(result.logits[0], message.sampling, len(ids)))
+    last, stops = message.prompt_ids[-1], model.stop_ids
+    if message.sampling.ignore_stop:
+        stops = frozenset()
+    while len(ids) < cap and not (ids and last in stops):
+        last = _pick(reader.feed(last), message.sampling, len(ids))
+        ids.append(last)
     return ids
 
 

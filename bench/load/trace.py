@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from ...common.maths.accept import greedy_token
 from ...common.models.loader import load_draft_model, load_model
-from ...common.models.model import Model, Step
+from ...common.models.model import Model
 from ...device.fleet.pair_trace import PairTrace, RecordedAnswer
 from ..progress import track
 from ..report import RESULTS_DIR, Json, at_least, console_for, finish
 from ..suites.suite import MAX_NEW_TOKENS, Example, examples
+from .reader import Reader
 
 TRACE = RESULTS_DIR / "trace.npz"
 
@@ -35,12 +36,7 @@ def command(
     trace = record(
         load_model(target, quantization=quantization, num_threads=1),
         load_draft_model(draft, num_threads=1),
-        [
-            example
-            for example in track(
-                examples(6 if quick else num_prompts), "drawing scenes", console=console
-            )
-        ],
+        track(examples(6 if quick else num_prompts), "recording answers", console=console),
     )
     path = out.with_stem(f"{out.stem}-quick") if quick and out == TRACE else out
     trace.save(path)
@@ -65,26 +61,29 @@ def command(
     )
 
 
-def record(target: Model, draft: Model, asked: list[Example]) -> PairTrace:
+def record(target: Model, draft: Model, asked: Iterable[Example]) -> PairTrace:
     """Answers these questions with the target, and looks at the draft's proposals behind every prefix."""
     answers, seconds = [], list[float]()
     num_visual = 0
     for example in asked:
         request = example.request(target)
         prompt, image = request.prompt, request.image
-        assert image is not None, "an example has a picture"
-        rows = [_Row(model, prompt.ids, prompt.image_position, image) for model in (target, draft)]
-        num_visual = rows[0].num_visual
+        assert prompt.image_position is not None, "an example has a picture"
+        readers = [
+            Reader(model, prompt.ids, prompt.image_position, image, MAX_NEW_TOKENS)
+            for model in (target, draft)
+        ]
+        num_visual = readers[0].num_visual
         token_ids, draft_ids = list[int](), list[int]()
-        logits, proposal = (row.feed(prompt.ids[-1]) for row in rows)
+        logits, proposal = (reader.feed(prompt.ids[-1]) for reader in readers)
         while len(token_ids) < MAX_NEW_TOKENS:
             token_ids.append(greedy_token(logits))
             draft_ids.append(greedy_token(proposal))
             if token_ids[-1] in target.stop_ids:
                 break
-            logits = rows[0].feed(token_ids[-1])
+            logits = readers[0].feed(token_ids[-1])
             begun = time.perf_counter()
-            proposal = rows[1].feed(token_ids[-1])
+            proposal = readers[1].feed(token_ids[-1])
             seconds.append(time.perf_counter() - begun)
         answers.append(
             RecordedAnswer(prompt, request.image_bytes, tuple(token_ids), tuple(draft_ids))
@@ -101,34 +100,3 @@ def record(target: Model, draft: Model, asked: list[Example]) -> PairTrace:
         draft_token_s=statistics.median(seconds),
         answers=tuple(answers),
     )
-
-
-class _Row:
-    """One model reading one answer."""
-
-    def __init__(
-        self, model: Model, ids: tuple[int, ...], image_position: int | None, image: object
-    ) -> None:
-        assert image_position is not None, "an example has a picture"
-        self._model = model
-        pixels = model.prepare_image(image)
-        self.num_visual = pixels.num_visual_tokens
-        model.allocate(1, len(ids) + self.num_visual + MAX_NEW_TOKENS)
-        visual = model.join([model.encode_tiles(tile[None]) for tile in pixels.tiles])
-        self._len = 0
-        before, after = ids[:image_position], ids[image_position + 1 : -1]
-        for step in (
-            Step(0, 0, before),
-            Step(0, len(before), visual=visual),
-            Step(0, len(before) + self.num_visual, after),
-        ):
-            if step.num_tokens:
-                model.forward([step])
-                self._len = step.start + step.num_tokens
-
-    def feed(self, token_id: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        """The logits behind one more token."""
-        result = self._model.forward([Step(0, self._len, (token_id,), num_logits=1)])
-        self._len += 1
-        row: np.ndarray[tuple[int], np.dtype[np.float32]] = result[0].logits[0]
-        return row
