@@ -78,6 +78,11 @@ class LoadLog:
         self._ended_tokens += asked.num_tokens
 
     @property
+    def window(self) -> tuple[float, float]:
+        """From the end of the ramp-up to that of asking, in which rates are counted."""
+        return self.steady_s, max(self.stopped_s, self.steady_s + 1e-9)
+
+    @property
     def num_tokens(self) -> int:
         """Committed tokens so far."""
         return self._ended_tokens + sum(asked.num_tokens for asked in self.running.values())

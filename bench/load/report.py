@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,14 @@ def load_results(
     good = [a for a in log.ended if a.status == OK]
     kept = [a for a in log.ended if a.status in (OK, INTERRUPTED)] + list(log.running.values())
     rounds = [r for a in good for r in a.rounds]
-    window = log.steady_s, max(log.stopped_s, log.steady_s + 1e-9)
+    window = log.window
     slo = [a for a in good if _meets(a, objectives or {})]
     failures = {s: n for s, n in sorted(log.statuses.items()) if s not in (OK, INTERRUPTED)}
     num_failed = sum(failures.values())
     times = verify_times(good)
     tokens_per_s = [0.0] * num_devices
     for asked in kept:
-        tokens_per_s[asked.device] += _rate([asked], window)
+        tokens_per_s[asked.device] += goodput([asked], window)
     return {
         "duration_s": log.ended_s - log.began_s,
         "steady_s": window[1] - window[0],
@@ -61,20 +62,20 @@ def load_results(
         "failures": failures,
         "failure_share": num_failed / len(log.ended) if log.ended else 0.0,
         "details": {a.status: a.detail for a in reversed(log.ended) if a.detail},
-        "goodput_tokens_per_s": _rate(kept, window),
+        "goodput_tokens_per_s": goodput(kept, window),
         "requests_per_s": len(good) / max(log.ended_s - log.began_s, 1e-9),
         "slo": {
             "bounds_s": objectives or {},
             "requests": len(slo),
             "share": len(slo) / log.num_due if log.num_due else 0.0,
-            "goodput_tokens_per_s": _rate(slo, window),
+            "goodput_tokens_per_s": goodput(slo, window),
         },
         "tokens": sum(a.num_tokens for a in good),
         "rounds": len(rounds),
         "rounds_per_s": len([r for r in rounds if window[0] <= r.ended_s < window[1]])
         / (window[1] - window[0]),
         "ttft_s": spread([a.first_token_s for a in good if a.first_token_s is not None]),
-        "itl_s": spread([gap for a in good for gap in _gaps(a)]),
+        "itl_s": spread([b - a for one in good for (a, _), (b, _) in pairwise(one.commits)]),
         "tpot_s": spread([t for a in good if (t := _per_token_s(a)) is not None]),
         "e2el_s": spread([a.total_s for a in good]),
         "open_queue_s": spread([a.open_queue_s for a in good]),
@@ -84,7 +85,7 @@ def load_results(
             part: spread([getattr(r, f"{part}_s") for r in rounds]) for part in PARTS
         },
         "accept": _accepts(good),
-        "batch_size": _batches(good),
+        "batch_size": _batches(times),
         "verify_s": {
             str(size): {"batches": count, "mean_s": mean_s}
             for size, (count, mean_s) in times.items()
@@ -150,15 +151,11 @@ def verify_fit(times: VerifyTimes) -> dict[str, float]:
     }
 
 
-def _rate(asked: Sequence[Asked], window: tuple[float, float]) -> float:
+def goodput(asked: Sequence[Asked], window: tuple[float, float]) -> float:
+    """Committed tokens a second."""
     begin, end = window
     tokens = sum(n for a in asked for at, n in a.commits if begin <= at < end)
     return tokens / (end - begin)
-
-
-def _gaps(asked: Asked) -> list[float]:
-    moments = [at for at, _ in asked.commits]
-    return [b - a for a, b in zip(moments, moments[1:], strict=False)]
 
 
 def _per_token_s(asked: Asked) -> float | None:
@@ -182,29 +179,23 @@ def _accepts(asked: Sequence[Asked]) -> dict[str, Any]:
         return {}
     accepted = sum(r.num_accepted for r in rounds)
     judged = sum(min(r.num_accepted + 1, r.num_drafted) for r in rounds)
-    tokens, all_rounds = (
-        sum(a.num_tokens for a in asked),
-        sum(len(a.rounds) for a in asked),
-    )
     counts = Counter(r.num_accepted for r in rounds)
     return {
         "rate": accepted / judged,
-        "length": tokens / all_rounds,
+        "length": sum(a.num_tokens for a in asked) / sum(len(a.rounds) for a in asked),
         "draft_length": sum(r.num_drafted for r in rounds) / len(rounds),
         "num_accepted": {str(n): counts[n] for n in sorted(counts)},
     }
 
 
-def _batches(asked: Sequence[Asked]) -> dict[str, Any]:
-    """A batch of K is seen by K sessions."""
-    seen = Counter(r.batch_size for a in asked for r in a.rounds)
-    if not seen:
+def _batches(times: VerifyTimes) -> dict[str, Any]:
+    if not times:
         return {}
-    batches = {size: count / size for size, count in seen.items()}
     return {
-        "mean": sum(seen.values()) / sum(batches.values()),
-        "max": max(seen),
-        "batches": {str(size): round(batches[size], 3) for size in sorted(batches)},
+        "mean": sum(size * count for size, (count, _) in times.items())
+        / sum(count for count, _ in times.values()),
+        "max": max(times),
+        "batches": {str(size): round(count, 3) for size, (count, _) in times.items()},
     }
 
 
@@ -218,19 +209,17 @@ def _bytes(asked: Sequence[Asked]) -> dict[str, float]:
 def _profiles(
     good: Sequence[Asked], kept: Sequence[Asked], window: tuple[float, float]
 ) -> dict[str, Any]:
-    names = sorted({a.profile for a in kept})
-    return {
-        name: {
-            "devices": len({a.device for a in kept if a.profile == name}),
-            "completed": sum(a.profile == name for a in good),
-            "goodput_tokens_per_s": _rate([a for a in kept if a.profile == name], window),
-            "ttft_s": spread(
-                [a.first_token_s for a in good if a.profile == name and a.first_token_s is not None]
-            ),
-            "e2el_s": spread([a.total_s for a in good if a.profile == name]),
+    profiles = {}
+    for name in sorted({a.profile for a in kept}):
+        mine, answered = ([a for a in some if a.profile == name] for some in (kept, good))
+        profiles[name] = {
+            "devices": len({a.device for a in mine}),
+            "completed": len(answered),
+            "goodput_tokens_per_s": goodput(mine, window),
+            "ttft_s": spread([a.first_token_s for a in answered if a.first_token_s is not None]),
+            "e2el_s": spread([a.total_s for a in answered]),
         }
-        for name in names
-    }
+    return profiles
 
 
 def _timeline(log: LoadLog, kept: Sequence[Asked]) -> list[dict[str, float]]:

@@ -18,7 +18,7 @@ from ...edge.batching.round_queue import Batching
 from ...edge.planning.planner import plan as make_plan
 from ...edge.planning.scenario import Device, Scenario
 from ..load.load import LoadLog
-from ..load.report import jain, load_results, spread
+from ..load.report import goodput, jain, load_results, spread
 from ..load.workload import Workload
 from .answers import Answers, message_bytes
 from .service_times import ServiceTimes
@@ -59,9 +59,9 @@ def simulate(
     """Results as of a load (load/report.py), with `cells` and, for plans, `plan_goodput_tokens_per_s`."""
     logs, promised = [], list[float]()
     for profiles, first in _cells(deployment, workload.seed):
-        parts, goodput = _plan_of(deployment, profiles)
-        if goodput is not None:
-            promised.append(goodput)
+        parts, planned = _plan_of(deployment, profiles)
+        if planned is not None:
+            promised.append(planned)
         cell = SimCell(
             profiles,
             deployment.answers,
@@ -80,7 +80,7 @@ def simulate(
         )
         logs.append(cell.run(share))
     results = load_results(_together(logs), deployment.num_clients, objectives)
-    goodputs = [_goodput(log) for log in logs]
+    goodputs = [goodput(log.ended, log.window) for log in logs]
     results["cells"] = {
         "count": len(logs),
         "goodput_tokens_per_s": spread(goodputs),
@@ -139,12 +139,6 @@ def _scenario(
         verify_per_draft_s=times.per_session_s + (1 + float(np.mean(lengths))) * times.per_token_s,
         solver=deployment.solver,
     )
-
-
-def _goodput(log: LoadLog) -> float:
-    window_s = max(log.stopped_s - log.steady_s, 1e-9)
-    commits = (c for a in log.ended for c in a.commits)
-    return sum(n for at, n in commits if log.steady_s <= at < log.stopped_s) / window_s
 
 
 def _together(logs: Sequence[LoadLog]) -> LoadLog:

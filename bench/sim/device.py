@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,48 +32,46 @@ _FRAME_BYTES = HEADER_BYTES - GRPC_PREFIX_BYTES
 _REQUEST = Request(Prompt((1,)), Sampling())
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the devices of a cell share. client: the load tester's event loop."""
+
+    events: Events
+    edge: SimEdge
+    client: Serial
+    answers: Answers
+    log: LoadLog
+    seed: int
+    draft_bytes: DraftBytes
+
+
 class SimDevice:
-    """One device and its radio; asks as `Load` tells it."""
+    """One device and its radio; asks as the dispatcher tells it."""
 
     def __init__(
-        self,
-        number: int,
-        profile: Profile,
-        edge: SimEdge,
-        client: Serial,
-        events: Events,
-        answers: Answers,
-        log: LoadLog,
-        seed: int,
-        part: Part | None,
-        draft_bytes: DraftBytes,
+        self, number: int, profile: Profile, part: Part | None, around: Surroundings
     ) -> None:
-        """client: the load tester's event loop. part: of a plan that it follows."""
+        """part: of a plan that it follows."""
         self.number = number
         self.profile = profile
-        self.edge = edge
-        self.client = client
-        self.events = events
-        self.log = log
+        self.part = part
+        self.around = around
         link = profile.link
         if part is not None and part.bandwidth_hz > 0:
             link = replace(link, up_share=min(1.0, part.bandwidth_hz / link.bandwidth_hz))
         self.up = link.shaper(Direction.UP, number)
         self.down = link.shaper(Direction.DOWN, number)
-        self.part = part
-        self.draft_bytes = draft_bytes
-        self._answers = answers
-        self._rng = np.random.default_rng([seed, number, 3])
+        self._rng = np.random.default_rng([around.seed, number, 3])
 
     def think_s(self) -> float:
         """As a simulated device of a real load."""
         return float(self._rng.exponential(self.profile.think_s))
 
     def ask(self, number: int, due_s: float, then: Callable[[Asked], None]) -> None:
-        """Plays a session."""
-        asked = Asked(number, self.number, self.profile.name, due_s, self.events.now_s)
-        self.log.begin(asked)
-        SimSession(self, asked, self._answers.answer(number, self.profile), then).begin()
+        asked = Asked(number, self.number, self.profile.name, due_s, self.around.events.now_s)
+        self.around.log.begin(asked)
+        answer = self.around.answers.answer(number, self.profile)
+        SimSession(self, asked, answer, then).begin()
 
 
 class SimSession:
@@ -89,7 +87,8 @@ class SimSession:
         self._device = device
         self._asked = asked
         self._then = then
-        self._events = device.events
+        self._events = device.around.events
+        self._edge = device.around.edge
         self._committed = 0
         self._finished = False
         self._num_accepted = self._num_committed = 0
@@ -103,10 +102,9 @@ class SimSession:
         """Open goes up; the draft model sees picture and prompt meanwhile."""
         now = self._events.now_s
         self._ready_s = now + self._device.profile.prefill_s
-        self._send_up(now, self.answer.open_bytes, self._device.edge.open)
+        self._send_up(now, self.answer.open_bytes, self._edge.open)
 
     def send_opened(self, job: SimPrefill) -> None:
-        """The prompt is in the target's row."""
         self._asked.open_queue_s = (job.started_s or self._events.now_s) - self._queued_s
         self._asked.open_prefill_s = job.seconds
         self._send_down(opened_bytes(), self._opened)
@@ -116,11 +114,10 @@ class SimSession:
         self._events.at(self._ready_s, self._draft)
 
     def _draft(self) -> None:
-        device, answer = self._device, self.answer
-        cap = answer.cap - self._committed
+        answer = self.answer
         longest = clamp_length(
             MAX_DRAFT_LENGTH,
-            remaining=cap,
+            remaining=answer.cap - self._committed,
             draft_room=MAX_DRAFT_LENGTH,
             target_room=OPENED.limits.max_model_len,
             max_draft_length=MAX_DRAFT_LENGTH,
@@ -131,24 +128,23 @@ class SimSession:
             k = last - self._committed + 1  # nothing is drafted behind a stop token
         self.num_drafted = k
         self._began_s = self._events.now_s
-        self._events.at(self._began_s + k * device.profile.draft_token_s, self._send_draft)
+        self._events.at(self._began_s + k * self._device.profile.draft_token_s, self._send_draft)
 
     def _send_draft(self) -> None:
         self._sent_s = self._events.now_s
         self._up_s = self._send_up(
-            self._sent_s, self._device.draft_bytes(self.num_drafted), self._device.edge.draft
+            self._sent_s, self._device.around.draft_bytes(self.num_drafted), self._edge.draft
         )
 
     def _send_up(self, now: float, num_bytes: int, read: Callable[[SimSession], None]) -> float:
         """A message to the edge, which reads it. Returns the seconds on the air."""
-        device, times = self._device, self._device.edge.times
-        sent_s = device.client.done_s(now, times.client_s)
-        arrival_s = device.up.send(sent_s, num_bytes)
+        times = self._edge.times
+        sent_s = self._device.around.client.done_s(now, times.client_s)
+        arrival_s = self._device.up.send(sent_s, num_bytes)
         self._asked.up_bytes += max(0, num_bytes - _FRAME_BYTES)
 
         def arrived() -> None:
-            done_s = device.edge.handled_s()
-            self._events.at(done_s, self._read, read)
+            self._events.at(self._edge.handled_s(), self._read, read)
 
         self._events.at(arrival_s + times.transport_s / 2, arrived)
         return arrival_s - sent_s
@@ -158,21 +154,15 @@ class SimSession:
         read(self)
 
     def taken(self, started_s: float, verify_s: float, batch_size: int) -> None:
-        """Its draft is in a step."""
         self._queue_s = started_s - self._queued_s
         self._verify_s, self._batch_size = verify_s, batch_size
 
     def judge(self) -> bool:
-        """What the target says of the draft. Returns whether that ends the answer."""
         right, begin = self.answer.right, self._committed
-        accepted = 0
-        while accepted < self.num_drafted and begin + accepted < len(right):
-            if not right[begin + accepted]:
-                break
-            accepted += 1
+        drafted = right[begin : begin + self.num_drafted]
         left = len(right) - begin
-        self._num_accepted = min(accepted, left)
-        self._num_committed = min(accepted + 1, left)
+        self._num_accepted = drafted.index(False) if False in drafted else len(drafted)
+        self._num_committed = min(self._num_accepted + 1, left)
         self._finished = self._num_committed == left
         return self._finished
 
@@ -180,17 +170,17 @@ class SimSession:
         """The verdict goes down; a finished session gives its row back."""
         self._send_down(verdict_bytes(), self._verdict)
         if self._finished:
-            self._device.edge.close(self)
+            self._edge.close(self)
 
     def _send_down(self, num_bytes: int, hear: Callable[[float], None]) -> None:
-        device, times = self._device, self._device.edge.times
-        sent_s = device.edge.handled_s()
-        arrival_s = device.down.send(sent_s, num_bytes)
+        times = self._edge.times
+        sent_s = self._edge.handled_s()
+        arrival_s = self._device.down.send(sent_s, num_bytes)
         self._asked.down_bytes += max(0, num_bytes - _FRAME_BYTES)
         down_s = arrival_s - sent_s
 
         def arrived() -> None:
-            done_s = device.client.done_s(self._events.now_s, times.client_s)
+            done_s = self._device.around.client.done_s(self._events.now_s, times.client_s)
             self._events.at(done_s, hear, down_s)
 
         self._events.at(arrival_s + times.transport_s / 2, arrived)
@@ -216,7 +206,7 @@ class SimSession:
         self._committed += self._num_committed
         if self._finished:
             asked.status, asked.ended_s = OK, now
-            self._device.log.end(asked)
+            self._device.around.log.end(asked)
             self._then(asked)
             return
         self._policy.update(
@@ -234,5 +224,7 @@ class SimSession:
     def _length_policy(self) -> LengthPolicy:
         profile, part = self._device.profile, self._device.part
         if part is not None:
-            return Tactics(part.draft_length).make_length(_REQUEST, 2)
-        return Tactics(profile.draft_length, profile.length_policy).make_length(_REQUEST, 2)
+            tactics = Tactics(part.draft_length)
+        else:
+            tactics = Tactics(profile.draft_length, profile.length_policy)
+        return tactics.make_length(_REQUEST, 2)

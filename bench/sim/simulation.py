@@ -19,7 +19,7 @@ from ...edge.batching.round_queue import Batching
 from ..load.load import Dispatcher, LoadLog
 from ..load.workload import Workload
 from .answers import Answers, message_bytes
-from .device import DraftBytes, SimDevice
+from .device import DraftBytes, SimDevice, Surroundings
 from .edge import SimEdge
 from .events import Events, Serial
 from .service_times import ServiceTimes
@@ -47,22 +47,15 @@ class SimCell:
         """The whole load, as `Load` makes it in real time. What is not answered after --drain-s is broken off."""
         events, log = Events(), self.log
         edge = SimEdge(events, self.times, self.batching, self.max_tokens, self.num_rows)
-        client = Serial()
         parts = self.parts or [None] * len(self.profiles)
+        around = Surroundings(
+            events, edge, Serial(), self.answers, log, workload.seed, self.draft_bytes
+        )
         devices = [
-            SimDevice(
-                self.first_device + i,
-                p,
-                edge,
-                client,
-                events,
-                self.answers,
-                log,
-                workload.seed,
-                part,
-                self.draft_bytes,
+            SimDevice(number, profile, part, around)
+            for number, (profile, part) in enumerate(
+                zip(self.profiles, parts, strict=True), self.first_device
             )
-            for i, (p, part) in enumerate(zip(self.profiles, parts, strict=True))
         ]
 
         def ask(
