@@ -26,6 +26,7 @@ from rich.console import Console
 from ...common.errors import InvalidRequest
 from ...common.radio.link import LinkConfig
 from ...device.fleet.profile import BUILT_IN, Mix, Profile
+from ..grid import grid
 from ..processes import Edge, resident_bytes, running_edge
 from ..report import Bar, Json, at_least, below, between, console_for, finish
 from .run import Crowd, run_load
@@ -49,7 +50,12 @@ FAST = Profile(
     max_new_tokens=96,
     link=LinkConfig(1e9, 30.0),
 )
+#: Sessions and memory of killed devices are back within this.
 BACK_S = 10.0
+VICTIMS = (
+    *(sys.executable, "-m", "covspec.bench.cli", "loadtest", "--fleet", "smartphone"),
+    *("--think-s", "0", "--output-len", "400", "--duration", "600"),
+)
 
 
 def command(
@@ -86,9 +92,6 @@ def _crowd(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
         workload = Workload(duration_s=seconds, ramp_up_s=0.1 * seconds, drain_s=60)
         results = _load(edge, _slow_phone(quick), count, workload, console)
     requests, memory = results["requests"], results["edge"]["memory_mb"]
-    console.print(
-        f"p99 of a round {1e3 * results['round_s']['p99']:.0f} ms, {results['rounds_per_s']:.0f} rounds/s"
-    )
     bars = [
         at_least("crowd: answers checked", requests["completed"], count),
         below("crowd: requests not answered rightly", requests["due"] - requests["completed"], 0.5),
@@ -116,11 +119,9 @@ def _embedded(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]
     gain = goodputs[sizes[-1]] / alone["goodput_tokens_per_s"]
     verified = _verify_gain(runs[sizes[-1]])
     failed = sum(r["requests"]["failed"] for r in (*runs.values(), alone))
-    for count, goodput in goodputs.items():
-        console.print(
-            f"{count:3} devices: {goodput:,.0f} tokens/s, batch {runs[count]['batch_size']['mean']:.1f}"
-        )
-    console.print(f"one at a time: {alone['goodput_tokens_per_s']:,.0f} tokens/s")
+    rows = [(str(count), f"{goodput:,.0f}") for count, goodput in goodputs.items()]
+    rows.append(("one at a time", f"{alone['goodput_tokens_per_s']:,.0f}"))
+    console.print(grid(("devices", "tokens/s"), rows))
     results = {
         "goodput_tokens_per_s": {str(count): goodput for count, goodput in goodputs.items()},
         "one_at_a_time_tokens_per_s": alone["goodput_tokens_per_s"],
@@ -164,8 +165,6 @@ def _paused(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
         finally:
             timer.cancel()
             timer.join()
-    late = 1e3 * results["e2el_s"]["p99"], 1e3 * results["e2el_s"]["p50"]
-    console.print(f"end to end: p50 {late[1]:.0f} ms, p99 {late[0]:.0f} ms")
     return results, [
         below("paused: requests that failed", results["requests"]["failed"], 0.5),
         below("paused: p50 end to end, s", results["e2el_s"]["p50"], 0.4 * pause_s),
@@ -183,7 +182,6 @@ def _failures(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]
         results = _load(edge, profile, 200, workload, console)
     injected = sum(workload.is_spoiled(number) for number in range(count))
     refused = results["failures"].get("INVALID_ARGUMENT", 0)
-    console.print(f"{injected} injected, {results['requests']['failed']} reported")
     return results | {"injected": injected}, [
         below("failures: injected but not reported as such", abs(injected - refused), 0.5),
         below("failures: others", results["requests"]["failed"] - refused, 0.5),
@@ -208,11 +206,7 @@ def _killed(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
         _wait(metrics, 0, 30.0)
         before = resident_bytes(edge.pid)
         victims = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "covspec.bench.cli", "loadtest", "--edge", edge.address),
-                *("--fleet", "smartphone", "--think-s", "0", "--output-len", "400"),
-                *("--num-clients", str(count), "--duration", "600"),
-            ],
+            [*VICTIMS, "--edge", edge.address, "--num-clients", str(count)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -87,11 +87,6 @@ class LoadLog:
         """Committed tokens so far."""
         return self._ended_tokens + sum(asked.num_tokens for asked in self.running.values())
 
-    @property
-    def failed(self) -> bool:
-        """Whether any request did not end well, or did not get its turn."""
-        return self.num_due > self.statuses[OK]
-
 
 DeviceT = TypeVar("DeviceT", bound=Thinker)
 #: Lets a device ask a question, by number, that was due at a moment; calls back with what became of it.

@@ -54,7 +54,6 @@ class LoadProgress:
         return table
 
     def rows(self) -> dict[str, str]:
-        """The state of things, by name."""
         log, now = self._log, self._clock.now()
         elapsed = now - log.began_s if log.began_s else 0.0
         waiting = log.num_due - len(log.ended) - len(log.running)

@@ -19,7 +19,6 @@ from rich.console import Console
 
 from ...common.errors import Incompatible, InvalidRequest
 from ...common.models.loader import load_draft_model, load_text_side
-from ...common.models.model import Model
 from ...common.models.table import PREFIX, load_table
 from ...common.protocol.access import LOCAL, Access
 from ...common.protocol.messages import ModelInfo
@@ -138,7 +137,7 @@ async def _run(
         info = await link.model_info()
     scripts = make_scripts(info, crowd, workload.seed)
     clock = LoopClock()
-    drafts = _real_drafts(crowd)
+    drafts = [load_draft_model(crowd.draft_model, num_threads=1) for _ in range(crowd.real_drafts)]
     fleet = Fleet(
         address,
         crowd.profiles,
@@ -198,10 +197,6 @@ def make_scripts(info: ModelInfo, crowd: Crowd, seed: int) -> Scripts:
             "answers could differ; record again with --quantization, or start the edge with it"
         )
     return RecordedScripts(trace, tokenizer)
-
-
-def _real_drafts(crowd: Crowd) -> list[Model]:
-    return [load_draft_model(crowd.draft_model, num_threads=1) for _ in range(crowd.real_drafts)]
 
 
 async def _sample(usage: Sequence[Usage]) -> None:

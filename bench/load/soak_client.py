@@ -34,8 +34,6 @@ ERRORS = {"rude": "OutOfOrder", "silent": "IdleTimeout", "broken picture": "Inva
 
 @dataclass(slots=True)
 class Tally:
-    """What the clients saw."""
-
     acts: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
     wrong_answers: int = 0

@@ -49,14 +49,12 @@ class TableQuestions:
     pictures = False
 
     def __init__(self, model: str) -> None:
-        """model: such as table:target-512."""
         self._model: TableModel = load_table(model)
         self.edge_args: tuple[str, ...] = ("--model", model)
         self.vocab_size = self._model.vocab_size
         self.fingerprint = self._model.tokenizer.fingerprint
 
     def draw(self, rng: np.random.Generator) -> tuple[Open, list[int]]:
-        """Greedy or sampled, with a seed of its own."""
         length = int(rng.integers(1, 60))
         prompt = tuple(int(t) for t in rng.integers(0, self.vocab_size, length))
         sampling = _sampling(rng, int(rng.integers(1, 200)))
@@ -108,7 +106,6 @@ class SceneQuestions:
 
 
 def edge_only(message: Open) -> Open:
-    """The same question to the target alone."""
     return replace(message, mode=Mode.EDGE_ONLY)
 
 

@@ -31,8 +31,6 @@ SATURATED = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to run an edge."""
-
     edge_args: tuple[str, ...]
     planned: bool = False
 
@@ -112,11 +110,13 @@ def _run(
     objectives: dict[str, float],
     console: Console | None,
 ) -> dict[str, Any]:
-    """One load on an edge of its own."""
+    profiles = crowd.profiles
     if variant.planned:
-        crowd = _planned(crowd)
-    room = ("--max-num-seqs", str(len(crowd.profiles)))
-    with running_edge("--model", model, *variant.edge_args, *room, *edge_args) as edge:
+        plan = LengthName.PLAN
+        profiles = tuple(dataclasses.replace(p, length_policy=plan) for p in profiles)
+        crowd = dataclasses.replace(crowd, profiles=profiles)
+    args = ("--model", model, *variant.edge_args, "--max-num-seqs", str(len(profiles)), *edge_args)
+    with running_edge(*args) as edge:
         results, _ = run_load(
             edge.address,
             crowd,
@@ -145,11 +145,6 @@ def sweep_table(results: dict[str, Any]) -> Table:
     rows.append(("knee", *(str(v["knee"]) for v in variants.values())))
     rows.append(("verify time, ms", *(fit_line(v["verify_fit"]) for v in variants.values())))
     return grid(("devices", *variants), rows, title="goodput, tokens/s")
-
-
-def _planned(crowd: Crowd) -> Crowd:
-    profiles = tuple(dataclasses.replace(p, length_policy=LengthName.PLAN) for p in crowd.profiles)
-    return dataclasses.replace(crowd, profiles=profiles)
 
 
 def variant_results(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:

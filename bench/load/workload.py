@@ -60,7 +60,6 @@ class Workload:
         return bool(np.random.default_rng([self.seed, number, 11]).random() < self.spoiled)
 
     def due_s(self) -> Iterator[float]:
-        """Moments of the open loop."""
         if self.arrivals:
             return iter(self.arrivals)
         return gamma_arrivals(self.request_rate, self.burstiness, self.ramp_up_s, self.seed)

@@ -83,7 +83,6 @@ class TimedDraft(TableModel):
         self._token_s, self._pace = token_s, pace
 
     def forward(self, steps: Sequence[Step], activity_layers: int = 0) -> list[StepResult]:
-        """Looks up, and spends the time."""
         self._pace.spend(self._token_s * sum(step.num_logits for step in steps))
         return super().forward(steps, activity_layers)
 
@@ -141,8 +140,6 @@ class DeviceRound(NamedTuple):
 
 @dataclass(slots=True)
 class DeviceRun:
-    """What one device did."""
-
     accept_rate: float
     rounds: list[DeviceRound] = field(default_factory=list)
     longest_wait_s: float = 0.0
@@ -150,7 +147,6 @@ class DeviceRun:
     _num_drafted: int = 0
 
     def __call__(self, event: events.Event) -> None:
-        """Takes an event of its session."""
         match event:
             case events.Drafted():
                 self._num_drafted = len(event.token_ids)
@@ -165,7 +161,6 @@ class DeviceRun:
 
     @property
     def counted(self) -> list[DeviceRound]:
-        """Rounds after the first ones."""
         return self.rounds[WARM_UP:]
 
     @property

@@ -24,7 +24,6 @@ def fill_page(results: dict[str, Any], found: list[Claim], page: Path = PAGE) ->
 
 
 def tables(results: dict[str, Any], found: list[Claim]) -> str:
-    """All tables, Markdown."""
     sections = {
         "Calibrated times": _times(results),
         "The paper's claims": _claims(found),

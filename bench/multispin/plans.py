@@ -17,10 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -32,6 +32,8 @@ from ..progress import track
 from ..report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
 from .cell import DeviceRun, run_devices, timed_edge
 from .setting import LLAMA, scenario
+
+T = TypeVar("T")
 
 ARMS = ("fixed", "homogeneous", "exact")
 
@@ -47,7 +49,7 @@ def command(
     arms = ("fixed", "exact") if quick else ARMS
     draws, seconds = (1, 7.0) if quick else (draws, seconds)
     settings = [scenario(LLAMA, seed) for seed in range(draws)]
-    rows: list[dict[str, Any]] = []
+    made: dict[tuple[int, str], dict[str, Any]] = {}
     with ExitStack() as stack:
         edges = {arm: stack.enter_context(timed_edge(settings[0], arm)) for arm in arms}
         turns = [
@@ -56,15 +58,19 @@ def command(
             for arm in (arms if draw % 2 == 0 else reversed(arms))
         ]
         for draw, arm in track(turns, "served plans", console=console):
-            rows.append(_measured(edges[arm], settings[draw], seconds, draw, arm))
+            setting = settings[draw]
+            runs = _run(run_devices(edges[arm], setting, seconds, seed=1000 * draw))
+            promised = SOLVERS[arm](setting).goodput
+            made[draw, arm] = {"draw": draw, "solver": arm, "model_goodput": promised}
+            made[draw, arm] |= _summary(runs)
+    rows = list(made.values())
     console.print("with a scheduler that is killed and started again …")
     killed = _with_a_killed_scheduler(settings[0], max(seconds, 20.0))
-    goodputs = {arm: [r["goodput"] for r in rows if r["solver"] == arm] for arm in arms}
     ratios, mean_ratios = (
-        [_of(rows, i, "exact")[kind] / _of(rows, i, "fixed")[kind] for i in range(draws)]
+        [made[draw, "exact"][kind] / made[draw, "fixed"][kind] for draw in range(draws)]
         for kind in ("goodput", "mean_goodput")
     )
-    _show(rows, arms, (ratios, mean_ratios), killed, console)
+    _show(made, arms, (ratios, mean_ratios), killed, console)
     if not quick:
         _plot(rows, arms, RESULTS_DIR / "plans.png")
     lost = sum(r["sessions_lost"] for r in [*rows, killed])
@@ -72,7 +78,10 @@ def command(
         "plans",
         {
             "rows": rows,
-            "goodput": {arm: statistics.fmean(of_arm) for arm, of_arm in goodputs.items()},
+            "goodput": {
+                arm: statistics.fmean(made[draw, arm]["goodput"] for draw in range(draws))
+                for arm in arms
+            },
             "exact_over_fixed": {
                 "draws": ratios,
                 "draws_without_luck": mean_ratios,
@@ -92,22 +101,9 @@ def command(
     )
 
 
-def _measured(
-    address: str, setting: Scenario, seconds: float, draw: int, solver: str
-) -> dict[str, Any]:
-    """One draw under one solver's plans."""
-    runs = _run(address, setting, seconds, draw)
-    return {
-        "draw": draw,
-        "solver": solver,
-        "model_goodput": SOLVERS[solver](setting).goodput,
-        **_summary(runs),
-    }
-
-
-def _run(address: str, setting: Scenario, seconds: float, seed: int) -> list[DeviceRun]:
+def _run(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=precise_loop) as runner:
-        return runner.run(run_devices(address, setting, seconds, seed=1000 * seed))
+        return runner.run(work)
 
 
 def _summary(runs: list[DeviceRun]) -> dict[str, Any]:
@@ -120,10 +116,6 @@ def _summary(runs: list[DeviceRun]) -> dict[str, Any]:
         "sessions_lost": sum(bool(run.error) for run in runs),
         "errors": sorted({run.error for run in runs if run.error}),
     }
-
-
-def _of(rows: list[dict[str, Any]], draw: int, solver: str) -> dict[str, Any]:
-    return next(r for r in rows if (r["draw"], r["solver"]) == (draw, solver))
 
 
 def _with_a_killed_scheduler(setting: Scenario, seconds: float) -> dict[str, Any]:
@@ -145,8 +137,7 @@ def _with_a_killed_scheduler(setting: Scenario, seconds: float) -> dict[str, Any
             runs = await cell
             return runs, _plans_made(second)
 
-        with asyncio.Runner(loop_factory=precise_loop) as runner:
-            runs, plans = runner.run(run())
+        runs, plans = _run(run())
     return {**_summary(runs), "plans_after_restart": plans}
 
 
@@ -179,7 +170,6 @@ def _scheduler(
 
 
 def _plans_made(process: subprocess.Popen[str]) -> int:
-    """What a scheduler's metrics say."""
     from urllib.request import urlopen
 
     assert process.stderr is not None, "it was started with a pipe"
@@ -193,7 +183,7 @@ def _plans_made(process: subprocess.Popen[str]) -> int:
 
 
 def _show(
-    rows: list[dict[str, Any]],
+    made: dict[tuple[int, str], dict[str, Any]],
     arms: tuple[str, ...],
     ratios: tuple[list[float], list[float]],
     killed: dict[str, Any],
@@ -201,7 +191,7 @@ def _show(
 ) -> None:
     shown = []
     for draw, by_kind in enumerate(zip(*ratios, strict=True)):
-        of_draw = [_of(rows, draw, arm) for arm in arms]
+        of_draw = [made[draw, arm] for arm in arms]
         goodputs = [f"{r['goodput']:.1f} ({r['model_goodput']:.1f})" for r in of_draw]
         shown.append((str(draw), *goodputs, *(f"{ratio:.3f}" for ratio in by_kind)))
     head = ("draw", *arms, "exact over fixed", "without luck")

@@ -60,7 +60,6 @@ class DrawnAnswers:
         self._seed = seed
 
     def answer(self, number: int, profile: Profile) -> SimAnswer:
-        """As long as the profile says."""
         length = profile.max_new_tokens
         right = drawn_right(self._seed, number, length, profile.accept_rate).tolist()
         size = _open_bytes(profile.prompt_len)

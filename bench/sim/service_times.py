@@ -61,7 +61,6 @@ class ServiceTimes:
                 raise InvalidRequest(f"{field.name} must not be negative or infinite, not {value}")
 
     def step_s(self, num_rounds: int, num_tokens: int, num_prompt_tokens: int) -> float:
-        """One step of the engine."""
         return (
             self.step_fixed_s
             + num_rounds * self.per_session_s
@@ -70,7 +69,6 @@ class ServiceTimes:
         )
 
     def save(self, path: Path) -> None:
-        """Writes JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
 
