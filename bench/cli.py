@@ -1,17 +1,15 @@
-"""The `covspec` command. The module of a command below it is imported when that one is called.
+"""The `covspec` command. A subcommand's module is imported when it is called: `--help` loads no torch.
 
-Such a command is a function named `command` of one settings object, or a typer application named `app`; its module is
-named relative to this package.
+A subcommand is a function named `command`, written for typer, in a module of this folder, or of another one: the names
+are relative to this package.
 """
 
 import importlib
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.main import get_command
 
-from ..common.app import CONTEXT, Group, make_app
 from ..common.command import run, version_option
 
 # name: (module, one line of help)
@@ -76,30 +74,8 @@ BENCHES = {
     ),
 }
 
-
-class _Lazy(Group):
-    """A command whose commands are known by name and summary until one of them is called or completed."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        name, found, rest = super().resolve_command(ctx, args)
-        module = getattr(getattr(found, "callback", None), "module", None)
-        return name, found if module is None else _load(module), rest
-
-
-def _load(module: str) -> Any:
-    """The command of a module: its `app` where it has one, else its function `command`."""
-    found = importlib.import_module(f".{module}", __package__)
-    return get_command(getattr(found, "app", None) or make_app(found.command))
-
-
-app = typer.Typer(
-    name="covspec",
-    cls=_Lazy,
-    context_settings=CONTEXT,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-bench = typer.Typer(cls=_Lazy)
+app = typer.Typer(name="covspec", pretty_exceptions_enable=False)
+bench = typer.Typer()
 app.add_typer(bench, name="bench")
 
 
@@ -113,7 +89,7 @@ def _covspec(
 
 @bench.callback(invoke_without_command=True)
 def _bench(context: typer.Context) -> None:
-    """Measure one thing; every bench writes its results as JSON."""
+    """Measure; each writes JSON to bench/results/."""
     _help_unless_told(context)
 
 
@@ -124,10 +100,21 @@ def _help_unless_told(context: typer.Context) -> None:
 
 
 def _register(group: typer.Typer, name: str, module: str, summary: str) -> None:
-    def stub() -> None: ...
+    """Add a command that hands all its arguments, `--help` too, to `command` in `module`, or to its `app`."""
 
-    stub.module = module  # type: ignore[attr-defined]
-    group.command(name, help=summary)(stub)
+    @group.command(
+        name,
+        help=summary,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def forward(context: typer.Context) -> object:
+        found = importlib.import_module(f".{module}", __package__)
+        single: typer.Typer | None = getattr(found, "app", None)
+        if single is None:
+            single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            single.command(help=found.command.__doc__ or summary)(found.command)
+        return single(args=context.args, prog_name=context.command_path, standalone_mode=False)
 
 
 for _name, (_module, _summary) in COMMANDS.items():

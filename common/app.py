@@ -13,7 +13,7 @@ import os
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, is_dataclass
+from dataclasses import MISSING
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -47,10 +47,7 @@ def make_app(function: Callable[[Any], object], name: str = "", **told: Any) -> 
     app = typer.Typer(
         add_completion=bool(name), pretty_exceptions_enable=False, rich_markup_mode=None
     )
-    parameters = inspect.signature(function).parameters
-    if len(parameters) == 1 and is_dataclass(settings_of(function)):
-        function = bridge(function, name)
-    app.command(cls=Command, context_settings=CONTEXT, **told)(function)
+    app.command(cls=Command, context_settings=CONTEXT, **told)(bridge(function, name))
     return app
 
 
@@ -92,7 +89,7 @@ def bridge(function: Callable[[Any], object], name: str = "") -> Callable[..., o
         parameters.append(_parameter("version", Annotated[bool, version_option(name)], False))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__doc__ = function.__doc__
     command.flags = known  # type: ignore[attr-defined]
     return command
 
@@ -117,8 +114,7 @@ class _Help:
             with formatter.section(topic):
                 _write(formatter, rows)
         if isinstance(self, TyperGroup):
-            with formatter.section("Commands"):
-                _write(formatter, ((name, c.help or "") for name, c in self.commands.items()))
+            self.format_commands(ctx, formatter)
 
 
 def _write(formatter: Any, rows: Iterable[tuple[str, str]]) -> None:
@@ -158,7 +154,7 @@ def explained(flag: Flag) -> str:
         facts.append(f"{number(flag.low)} to {number(flag.high)}")
     if default is MISSING:
         facts.append("required")
-    elif default not in (None, "", ()) and default is not False:
+    elif default not in (None, "", (), False) or flag.kind in (int, float) and default is not None:
         facts.append(f"default: {number(default)}")
     if flag.many:
         facts.append("repeatable")

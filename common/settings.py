@@ -184,13 +184,13 @@ def build(cls: type, values: Mapping[str, Any]) -> Any:
     return cls(**arguments)
 
 
-def check(settings: Any, source: Callable[[Flag], str] = lambda flag: flag.flag) -> None:
+def check(settings: Any) -> None:
     """Raises InvalidRequest for the first setting that is out of bounds; parts check themselves."""
     cls: Any = type(settings)
     own = {part.name for part in fields(settings) if _KEY in part.metadata}
     for flag in flags(cls):
         if flag.name in own:
-            flag.require(getattr(settings, flag.name), source(flag))
+            flag.require(getattr(settings, flag.name), flag.flag)
 
 
 def given(settings: Any) -> dict[str, Any]:
@@ -218,8 +218,6 @@ def number(value: Any) -> str:
             return f"2^{bits - 1}"
         if value == (1 << bits) - 1:
             return f"2^{bits} - 1"
-    if isinstance(value, tuple):
-        return " ".join(map(number, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -1,96 +1,92 @@
-"""The settings of a load and of its devices, which `loadtest` and `simulate` share, and what they amount to."""
+"""Flags of a load and of its devices, which `loadtest` and `simulate` share, and what they amount to."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import typer
 
 from ...common.errors import InvalidRequest
-from ...common.settings import Settings, borrowed, setting
-from ...device.fleet.profile import Mix, Profile, read_mix
+from ...device.fleet.profile import Mix, read_mix
 from .report import OBJECTIVES
-from .workload import Workload
 
-#: Of a load whose end nobody has named, seconds.
+NumPrompts = Annotated[int, typer.Option("--num-prompts", help="Requests in all; 0: no limit.")]
+RequestRate = Annotated[
+    float,
+    typer.Option("--request-rate", help="Requests a second, open loop; inf: closed loop."),
+]
+Burstiness = Annotated[
+    float,
+    typer.Option("--burstiness", help="Shape of the gamma intervals; 1: Poisson, less: burstier."),
+]
+RampUpS = Annotated[
+    float, typer.Option("--ramp-up-s", help="Until the load is at its full height.")
+]
+Fleet = Annotated[
+    str,
+    typer.Option("--fleet", help="Kinds of devices: smartphone, laptop, robot, or a .toml file."),
+]
+DraftLength = Annotated[int | None, typer.Option("--draft-length", help="Of every kind.")]
+AcceptRate = Annotated[
+    float | None,
+    typer.Option("--accept-rate", help="Of every kind, where no recording says what is drafted."),
+]
+ThinkS = Annotated[float | None, typer.Option("--think-s", help="Of every kind.")]
+InputLen = Annotated[
+    int | None,
+    typer.Option(
+        "--input-len", help="Prompt tokens of every kind, where no recording says what is asked."
+    ),
+]
+OutputLen = Annotated[int | None, typer.Option("--output-len", help="Most tokens of an answer.")]
+Goodput = Annotated[
+    list[str] | None,
+    typer.Option("--goodput", help="Bound such as ttft:500, tpot:50 or e2el:5000, ms; repeatable."),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
+ResultDir = Annotated[
+    Path | None, typer.Option("--result-dir", help="Write the report here, JSON and HTML.")
+]
+
+FLEET = "smartphone,laptop,robot"
+#: Of a load whose end nobody has named.
 DURATION_S = 30.0
-_load = partial(borrowed, Workload, group="Load")
-_kind = partial(borrowed, Profile, default=None, group="Devices")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadSettings(Settings):
-    """A load and its devices; None leaves it to the kinds of devices."""
-
-    num_prompts: int = _load("num_prompts")
-    request_rate: float = _load("request_rate")
-    burstiness: float = _load("burstiness")
-    max_concurrency: int = _load("max_concurrency")
-    duration_s: float = _load("duration_s")
-    ramp_up_s: float = _load("ramp_up_s")
-    seed: int = _load("seed")
-    fleet: str = setting(
-        "smartphone,laptop,robot",
-        "Kinds of devices: smartphone, laptop and robot with commas between, or a .toml file.",
-        group="Devices",
+def make_mix(
+    fleet: str,
+    draft_length: int | None,
+    accept_rate: float | None,
+    think_s: float | None,
+    input_len: int | None,
+    output_len: int | None,
+) -> Mix:
+    """The kinds of devices of these flags. Raises InvalidRequest."""
+    return read_mix(
+        fleet,
+        {
+            "draft_length": draft_length,
+            "accept_rate": accept_rate,
+            "think_s": think_s,
+            "prompt_len": input_len,
+            "max_new_tokens": output_len,
+        },
     )
-    draft_length: int | None = _kind("draft_length")
-    accept_rate: float | None = _kind("accept_rate")
-    think_s: float | None = _kind("think_s")
-    prompt_len: int | None = _kind("prompt_len")
-    max_new_tokens: int | None = _kind("max_new_tokens")
-    uplink_bandwidth_hz: float = setting(
-        0.0,
-        "Uplink bandwidth of a cell, Hz, which plans divide, or else equal shares; 0 leaves each "
-        "device its own link.",
-        1,
-        1e12,
-        group="Devices",
-    )
-    goodput: tuple[str, ...] = setting(
-        (), "Bound on a latency such as ttft:500, tpot:50 or e2el:5000, ms.", group="Report"
-    )
-    result_dir: Path | None = setting(
-        None, "Folder to write the report to, as JSON and HTML.", group="Report"
-    )
-    json: bool = setting(False, "Print one JSON object at the end.", group="Report")
 
-    def workload(self, arrivals: tuple[float, ...] = (), **more: Any) -> Workload:
-        """What load to make. arrivals: recorded moments; more: what else it is made of."""
-        ended = self.num_prompts or arrivals
-        return Workload(
-            num_prompts=self.num_prompts,
-            request_rate=self.request_rate,
-            burstiness=self.burstiness,
-            max_concurrency=self.max_concurrency,
-            duration_s=self.duration_s or (0.0 if ended else DURATION_S),
-            ramp_up_s=self.ramp_up_s,
-            seed=self.seed,
-            arrivals=arrivals,
-            **more,
-        )
 
-    @property
-    def mix(self) -> Mix:
-        """The kinds of devices. Raises InvalidRequest."""
-        names = ("draft_length", "accept_rate", "think_s", "prompt_len", "max_new_tokens")
-        return read_mix(self.fleet, {name: getattr(self, name) for name in names})
-
-    @property
-    def objectives(self) -> dict[str, float]:
-        """Bounds on latencies by name, seconds. Raises InvalidRequest."""
-        bounds = {}
-        for spec in self.goodput:
-            name, _, ms = spec.partition(":")
-            try:
-                bounds[name] = float(ms) / 1e3
-            except ValueError:
-                bounds[name] = math.nan
-            if name not in OBJECTIVES or not 0 < bounds[name] <= 86_400:
-                raise InvalidRequest(
-                    f"--goodput must be {', '.join(f'{n}:MS' for n in OBJECTIVES)} with MS above 0 and at most "
-                    f"86400000, not {spec!r}"
-                )
-        return bounds
+def parse_objectives(specs: list[str] | None) -> dict[str, float]:
+    """Seconds by name, from NAME:MS."""
+    bounds = {}
+    for spec in specs or ():
+        name, _, ms = spec.partition(":")
+        try:
+            bounds[name] = float(ms) / 1e3
+        except ValueError:
+            bounds[name] = math.nan
+        if name not in OBJECTIVES or not bounds[name] > 0:
+            raise InvalidRequest(
+                f"--goodput must be {', '.join(f'{n}:MS' for n in OBJECTIVES)}, not {spec!r}"
+            )
+    return bounds

@@ -6,18 +6,18 @@ import json
 import math
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ...common.command import INTERRUPTED
 from ...common.errors import InvalidRequest
-from ...common.settings import Settings, given
 from ..report import console_for, machine
 from .table import latency_table, summary_table
 
 
-def new_report(kind: str, settings: Settings) -> dict[str, Any]:
-    """What every report begins with: `loadtest` or `sweep`, and the settings of the run."""
+def new_report(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What every report begins with: `loadtest` or `sweep`, and the flags that were given."""
     return {
         "kind": kind,
         "began_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -25,7 +25,8 @@ def new_report(kind: str, settings: Settings) -> dict[str, Any]:
         "settings": {
             # JSON knows no infinite rate.
             name: str(value) if isinstance(value, Path) or value == math.inf else value
-            for name, value in given(settings).items()
+            for name, value in settings.items()
+            if value not in (None, "", []) and name != "api_key"
         },
     }
 

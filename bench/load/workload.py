@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...common.errors import InvalidRequest
-from ...common.settings import check, setting
 from .arrivals import gamma_arrivals
 
 
@@ -21,39 +20,33 @@ class Workload:
     spoiled: share of requests that the edge must refuse.
     """
 
-    num_prompts: int = setting(0, "Requests in all; 0 sets no limit.", 0, 1 << 40)
-    request_rate: float = setting(
-        math.inf,
-        "Requests a second (open loop); inf asks as answers come (closed loop).",
-        1e-6,
-        1e9,
-    )
-    burstiness: float = setting(
-        1.0, "Shape of the gamma-distributed intervals; 1 is Poisson, less is burstier.", 1e-3, 1e6
-    )
-    max_concurrency: int = setting(
-        0, "Requests under way at a time; 0 allows one of each device.", 0, 1 << 40
-    )
-    duration_s: float = setting(
-        0.0,
-        "Length of the load, seconds; 0 goes on until --num-prompts, or 30 s without that.",
-        0,
-        1e7,
-        flag="duration",
-    )
-    ramp_up_s: float = setting(
-        0.0, "Time until the load is at its full height, seconds.", 0, 86_400
-    )
-    drain_s: float = setting(30.0, "Time for the last answers, seconds.", 0, 86_400)
-    spoiled: float = setting(
-        0.0, "Share of requests that the edge must refuse.", 0, 1, flag="inject-failures"
-    )
-    seed: int = setting(0, "Seed of everything that is drawn.", 0, (1 << 63) - 1)
+    num_prompts: int = 0
+    request_rate: float = math.inf
+    burstiness: float = 1.0
+    max_concurrency: int = 0
+    duration_s: float = 0.0
+    ramp_up_s: float = 0.0
+    drain_s: float = 30.0
+    spoiled: float = 0.0
+    seed: int = 0
     #: Recorded moments in place of a rate.
     arrivals: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        check(self)
+        for flag, value, low, high in (
+            ("--num-prompts", self.num_prompts, 0, math.inf),
+            ("--burstiness", self.burstiness, 1e-3, math.inf),
+            ("--max-concurrency", self.max_concurrency, 0, math.inf),
+            ("--duration", self.duration_s, 0, math.inf),
+            ("--ramp-up-s", self.ramp_up_s, 0, math.inf),
+            ("--drain-s", self.drain_s, 0, math.inf),
+            ("--inject-failures", self.spoiled, 0, 1),
+        ):
+            if not (low <= value <= high and math.isfinite(value)):
+                most = f"… {high}" if math.isfinite(high) else "or more, and finite"
+                raise InvalidRequest(f"{flag} must be {low} {most}, not {value}")
+        if not self.request_rate > 0:
+            raise InvalidRequest(f"--request-rate must be positive or inf, not {self.request_rate}")
         if not (self.num_prompts or self.duration_s or self.arrivals):
             raise InvalidRequest("a load without end: give --num-prompts or --duration")
 

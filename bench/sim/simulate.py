@@ -11,112 +11,158 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_
+import math
 import time
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console
+import typer
 
 from ...common.errors import InvalidRequest
-from ...common.settings import borrowed, setting
 from ...device.fleet.pair_trace import load_pair_trace
 from ...edge.batching.round_queue import Batching
 from ...edge.config import ServerConfig
+from ...edge.planning.planner import SOLVERS
 from ..grid import grid
-from ..load.options import LoadSettings
+from ..load.options import (
+    DURATION_S,
+    FLEET,
+    AcceptRate,
+    Burstiness,
+    DraftLength,
+    Fleet,
+    Goodput,
+    InputLen,
+    NumPrompts,
+    OutputLen,
+    RampUpS,
+    ResultDir,
+    Seed,
+    ThinkS,
+    make_mix,
+    parse_objectives,
+)
 from ..load.report_file import end_report, new_report
 from ..load.sweep import parse_sweep
+from ..load.workload import Workload
 from ..multispin.setting import LLAMA, QWEN
-from ..report import console_for
+from ..report import Json, console_for
 from .answers import DrawnAnswers, RecordedAnswers
 from .deployment import Deployment, simulate
 from .multispin import simulate_setting
 from .service_times import ServiceTimes, load_service_times
 
-_EXPERIMENTS = {pair.name: pair for pair in (LLAMA, QWEN)}
-_edge = partial(setting, group="Edge")
+_D = ServerConfig()
+_SETTINGS = {pair.name: pair for pair in (LLAMA, QWEN)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulateSettings(LoadSettings):
-    """Edges, their times, and the devices that ask them."""
-
-    num_clients: int = setting(64, "Number of devices of all cells.", 1, 1 << 24, group="Devices")
-    trace: Path | None = setting(
-        None, "Recording of covspec bench trace; without it, answers are drawn.", group="Devices"
-    )
-    cells: int = _edge(1, "Number of edges, each with its part of the devices.", 1, 1 << 16)
-    times: Path | None = _edge(None, "Service times of an edge, as --calibrate writes them.")
-    calibrate: str = _edge("", "Measure an edge with this model, write --times, and end.")
-    verify_fixed_ms: float | None = _edge(
-        None, "Fixed time of a verification, in place of the measured one, ms.", 0, 600_000
-    )
-    verify_per_session_ms: float | None = _edge(
-        None, "Time that each session adds to it, in place of the measured one, ms.", 0, 600_000
-    )
-    batching: str = borrowed(ServerConfig, "batching", group="Edge")
-    batch_wait_s: float = borrowed(ServerConfig, "batch_wait_s", group="Edge")
-    round_deadline_s: float = borrowed(ServerConfig, "round_deadline_s", group="Edge")
-    max_num_seqs: int = _edge(
-        0, "Most sessions that an edge serves at a time; 0 sets no limit.", 0, 1 << 30
-    )
-    max_num_batched_tokens: int = borrowed(ServerConfig, "max_num_batched_tokens", group="Edge")
-    solver: str = borrowed(
-        ServerConfig, "solver", help="Solver of the plans; without it, none are made.", group="Edge"
-    )
-    experiment: str = setting(
-        "",
-        "Simulate this experiment of Multi-SPIN instead.",
-        choices=tuple(_EXPERIMENTS),
-        flag="setting",
-        group="Multi-SPIN",
-    )
-    sweep: str = setting(
-        "clients=4,8,16,24,100,1000", "Numbers of devices for --setting.", group="Multi-SPIN"
-    )
-
-
-def command(settings: SimulateSettings) -> None:
+def command(
+    context: typer.Context,
+    num_clients: Annotated[int, typer.Option(help="Devices of all cells.")] = 64,
+    cells: Annotated[int, typer.Option(help="Edges, each with its part of the devices.")] = 1,
+    num_prompts: NumPrompts = 0,
+    request_rate: Annotated[
+        float, typer.Option(help="Requests a second of all cells; inf: closed loop.")
+    ] = math.inf,
+    burstiness: Burstiness = 1.0,
+    max_concurrency: Annotated[int, typer.Option(help="Requests at a time in a cell.")] = 0,
+    duration: Annotated[float, typer.Option(help="Virtual seconds. 30 by default.")] = 0.0,
+    ramp_up_s: RampUpS = 0.0,
+    fleet: Fleet = FLEET,
+    draft_length: DraftLength = None,
+    accept_rate: AcceptRate = None,
+    think_s: ThinkS = None,
+    input_len: InputLen = None,
+    output_len: OutputLen = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Answers that covspec bench trace recorded.")
+    ] = None,
+    times: Annotated[
+        Path | None, typer.Option(help="Times of an edge, as --calibrate writes them.")
+    ] = None,
+    calibrate: Annotated[
+        str, typer.Option(help="Measure an edge with this model, write --times, and end.")
+    ] = "",
+    verify_fixed_ms: Annotated[
+        float | None, typer.Option(help="T_fix, in place of the measured one.")
+    ] = None,
+    verify_per_session_ms: Annotated[
+        float | None, typer.Option(help="T_lin, in place of the measured one.")
+    ] = None,
+    batching: Annotated[str, typer.Option(help="continuous or rounds.")] = _D.batching,
+    batch_wait_ms: Annotated[float, typer.Option(help="As of edge-server.")] = 1e3
+    * _D.batch_wait_s,
+    round_deadline_ms: Annotated[float, typer.Option(help="As of edge-server.")] = 1e3
+    * _D.round_deadline_s,
+    max_num_seqs: Annotated[int, typer.Option(help="Sessions at a time; 0: no limit.")] = 0,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(help="As of edge-server.")
+    ] = _D.max_num_batched_tokens,
+    uplink_bandwidth_hz: Annotated[
+        float, typer.Option(help="Of a cell; plans divide it, else equal shares.")
+    ] = 0.0,
+    solver: Annotated[str, typer.Option(help=f"Of plans: {', '.join(SOLVERS)}.")] = "",
+    setting: Annotated[
+        str, typer.Option(help=f"Multi-SPIN's experiments: {', '.join(_SETTINGS)}.")
+    ] = "",
+    sweep: Annotated[str, typer.Option(help="Sizes for --setting.")] = "clients=4,8,16,24,100,1000",
+    goodput: Goodput = None,
+    seed: Seed = 0,
+    result_dir: ResultDir = None,
+    json: Json = False,
+) -> None:
     """Simulate devices and edges on a virtual clock."""
-    console = console_for(settings.json)
-    if settings.calibrate:
-        _calibrate(settings.calibrate, settings.times, console)
+    console = console_for(json)
+    if calibrate:
+        if times is None:
+            raise InvalidRequest("--calibrate measures an edge: say with --times where to write")
+        from .calibrate import calibrate as measure
+
+        measured = measure(calibrate, seconds=10.0, console=console)
+        measured.save(times)
+        console.print(measured)
+        console.print(f"written to {times}")
         return
-    if settings.experiment:
-        _multi_spin(settings.experiment, parse_sweep(settings.sweep), settings.json)
+    if setting:
+        _multi_spin(setting, parse_sweep(sweep), json)
         return
-    service_times = ServiceTimes() if settings.times is None else load_service_times(settings.times)
-    for name, ms in (
-        ("step_fixed_s", settings.verify_fixed_ms),
-        ("per_session_s", settings.verify_per_session_ms),
-    ):
+    if batching not in ("continuous", "rounds"):
+        raise InvalidRequest(f"--batching must be continuous or rounds, not {batching!r}")
+    if max_num_seqs < 0:
+        raise InvalidRequest(f"--max-num-seqs must be 0 or more, not {max_num_seqs}")
+    synchronous = batching == "rounds" or bool(solver)
+    rows = max_num_seqs or 1 << 30
+    service_times = ServiceTimes() if times is None else load_service_times(times)
+    for name, ms in (("step_fixed_s", verify_fixed_ms), ("per_session_s", verify_per_session_ms)):
         if ms is not None:
             changed: dict[str, Any] = {name: ms / 1e3}
             service_times = dataclasses.replace(service_times, **changed)
-    synchronous = settings.batching == "rounds" or bool(settings.solver)
-    wait_s = settings.round_deadline_s if synchronous else settings.batch_wait_s
-    rows = settings.max_num_seqs or 1 << 30
     deployment = Deployment(
-        settings.mix,
-        DrawnAnswers(settings.seed)
-        if settings.trace is None
-        else RecordedAnswers(load_pair_trace(settings.trace)),
+        make_mix(fleet, draft_length, accept_rate, think_s, input_len, output_len),
+        DrawnAnswers(seed) if trace is None else RecordedAnswers(load_pair_trace(trace)),
         service_times,
-        Batching(wait_s, rows),
-        settings.num_clients,
-        settings.cells,
-        settings.max_num_batched_tokens,
+        Batching((round_deadline_ms if synchronous else batch_wait_ms) / 1e3, rows),
+        num_clients,
+        cells,
+        max_num_batched_tokens,
         rows,
-        settings.solver,
-        settings.uplink_bandwidth_hz,
+        solver,
+        uplink_bandwidth_hz,
     )
-    report = new_report("loadtest", settings)
+    workload = Workload(
+        num_prompts=num_prompts,
+        request_rate=request_rate,
+        burstiness=burstiness,
+        max_concurrency=max_concurrency,
+        duration_s=duration or (0.0 if num_prompts else DURATION_S),
+        ramp_up_s=ramp_up_s,
+        seed=seed,
+    )
+    report = new_report("loadtest", context.params)
     began = time.perf_counter()
-    results = simulate(deployment, settings.workload(), settings.objectives)
+    results = simulate(deployment, workload, parse_objectives(goodput))
     console.print(
-        f"{results['rounds']:,} rounds of {settings.num_clients:,} devices in {time.perf_counter() - began:.1f} s; "
+        f"{results['rounds']:,} rounds of {num_clients:,} devices in {time.perf_counter() - began:.1f} s; "
         f"times {service_times.source}"
     )
     if "plan_goodput_tokens_per_s" in results:
@@ -126,30 +172,21 @@ def command(settings: SimulateSettings) -> None:
         "edge": {"model": service_times.source, "quantization": ""},
         "results": results,
     }
-    end_report(report, False, settings.result_dir, settings.json)
+    end_report(report, False, result_dir, json)
 
 
-def _calibrate(model: str, path: Path | None, console: Console) -> None:
-    if path is None:
-        raise InvalidRequest("--calibrate measures an edge: say with --times where to write")
-    from .calibrate import calibrate
-
-    measured = calibrate(model, seconds=10.0, console=console)
-    measured.save(path)
-    console.print(measured)
-    console.print(f"written to {path}")
-
-
-def _multi_spin(experiment: str, sizes: list[int], as_json: bool) -> None:
+def _multi_spin(setting: str, sizes: list[int], as_json: bool) -> None:
+    if setting not in _SETTINGS:
+        raise InvalidRequest(f"--setting must be one of {', '.join(_SETTINGS)}, not {setting!r}")
     solvers = ["exact", "homogeneous", "fixed"]
     results: dict[str, Any] = simulate_setting(
-        _EXPERIMENTS[experiment], sizes, solvers, realizations=5, rounds=100
+        _SETTINGS[setting], sizes, solvers, realizations=5, rounds=100
     )
     head = ("devices", *(f"{s}: {what}" for s in solvers for what in ("simulated", "M(26)")))
     rows = [
         (size, *(f"{value:,.1f}" for s in solvers for value in results[s][size].values()))
         for size in map(str, sizes)
     ]
-    console_for(as_json).print(grid(head, rows, title=f"{experiment}: goodput, tokens/s"))
+    console_for(as_json).print(grid(head, rows, title=f"{setting}: goodput, tokens/s"))
     if as_json:
-        print(json_.dumps({"kind": "multi-spin", "setting": experiment, "results": results}))
+        print(json_.dumps({"kind": "multi-spin", "setting": setting, "results": results}))

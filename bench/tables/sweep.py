@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from ...common.radio.link import LinkConfig
 from ...device.lengths.length import LengthName
-from ..report import RESULTS_DIR, Bar, at_least, console_for, finish
+from ..report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
 from ..suites.benchmark import ScoredExample
 from .contest import Cores, Pair, compete, serving, shaped
-from .options import SweepSettings
+from .options import Quick, Seed
 from .paper import DATASETS
 from .setting import Setting
 from .standing import measured_s, ratio_of_sums, speedup
@@ -37,10 +38,15 @@ LEAST_SPEED = 0.95
 TEMPERATURE = 1.0
 
 
-def command(settings: SweepSettings) -> None:
-    """Compare covspec-exact with edge-only over bandwidth, SNR, round trip and draft length."""
-    console, quick = console_for(settings.json), settings.quick
-    setting = Setting(num_examples=3 if quick else settings.examples, seed=settings.seed)
+def command(
+    examples: Annotated[int, typer.Option("--examples", help="At each point.")] = 9,
+    seed: Seed = 0,
+    json: Json = False,
+    quick: Quick = False,
+) -> None:
+    """covspec-exact against edge-only over bandwidth, SNR, round trip and draft length."""
+    console = console_for(json)
+    setting = Setting(num_examples=3 if quick else examples, seed=seed)
     asked = _mixed(setting)
     links = [LinkConfig(b, s) for b in BANDWIDTHS_HZ for s in SNRS_DB]
     trips = [LinkConfig(rtt_s=rtt_s) for rtt_s in RTTS_S]
@@ -71,7 +77,7 @@ def command(settings: SweepSettings) -> None:
     name = "sweep-quick" if quick else "sweep"
     write(RESULTS_DIR / f"{name}.md", markdown(results))
     plot(results, name)
-    finish("sweep", results, bars(results), as_json=settings.json, quick=quick)
+    finish("sweep", results, bars(results), as_json=json, quick=quick)
 
 
 def bars(results: dict[str, Any]) -> list[Bar]:

@@ -8,13 +8,34 @@ cost in accounting.py, the systems in systems.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ...common.settings import setting
-from ..report import RESULTS_DIR, Bar, at_least, at_most, console_for, finish
+from ..report import RESULTS_DIR, Bar, Json, at_least, at_most, console_for, finish
 from .names import dataset, file_name, title
-from .options import TableSettings
+from .options import (
+    DEFAULT_LINK,
+    DEFAULT_MAX_NEW_TOKENS,
+    DEFAULT_PAIR,
+    EXAMPLES,
+    BandwidthHz,
+    Calibrate,
+    Data,
+    Device,
+    Draft,
+    EdgeAddress,
+    Examples,
+    MaxNewTokens,
+    Quantization,
+    Quick,
+    Risk,
+    RttMs,
+    Seed,
+    SnrDb,
+    Suites,
+    Target,
+    Virtual,
+    make_setting,
+)
 from .paper import TABLE_1
 from .setting import NUM_HELD_OUT, TEMPERATURES, Cell, run_cells
 from .systems import SYSTEMS, UHLM_RISK
@@ -23,25 +44,39 @@ from .text import COLUMNS, NO_ROW, cells_of, markdown_table, show, write
 SPEEDUP_BAR, COVSPEC_COMM_BAR, EXACT_COMM_BAR, EXACT_BYTES_BAR = 2.2, 96.0, 99.5, 12.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table1Settings(TableSettings):
-    """Table I's examples, link, models, and U-HLM's calibration."""
-
-    calibrate: int = setting(
-        NUM_HELD_OUT, "Number of held-out examples for U-HLM's threshold.", 1, 10_000
-    )
-    risk: float = setting(UHLM_RISK, "Rejection probability up to which U-HLM skips a token.", 0, 1)
-
-
-def command(settings: Table1Settings) -> None:
-    """Make CoVSpec's Table I: baselines and systems against the target alone, with the paper's figures beside ours."""
-    console = console_for(settings.json)
-    measured = settings.measured(settings.calibrate, settings.risk)
-    run = run_cells(measured, SYSTEMS, console)
+def command(
+    examples: Examples = EXAMPLES,
+    suite: Suites = None,
+    data: Data = None,
+    seed: Seed = 0,
+    calibrate: Calibrate = NUM_HELD_OUT,
+    risk: Risk = UHLM_RISK,
+    virtual: Virtual = False,
+    bandwidth_hz: BandwidthHz = DEFAULT_LINK.bandwidth_hz,
+    snr_db: SnrDb = DEFAULT_LINK.snr_db,
+    rtt_ms: RttMs = 1e3 * DEFAULT_LINK.rtt_s,
+    target: Target = DEFAULT_PAIR.target,
+    draft: Draft = DEFAULT_PAIR.draft,
+    quantization: Quantization = DEFAULT_PAIR.quantization,
+    device: Device = DEFAULT_PAIR.device,
+    edge: EdgeAddress = DEFAULT_PAIR.edge,
+    max_new_tokens: MaxNewTokens = DEFAULT_MAX_NEW_TOKENS,
+    json: Json = False,
+    quick: Quick = False,
+) -> None:
+    """CoVSpec's Table I: baselines and systems against the target alone, with the paper's figures beside ours."""
+    console = console_for(json)
+    setting = make_setting(
+        suites=suite, data=data, examples=examples, quick=quick, seed=seed, virtual=virtual,
+        bandwidth_hz=bandwidth_hz, snr_db=snr_db, rtt_ms=rtt_ms, target=target, draft=draft,
+        quantization=quantization, device=device, edge=edge, max_new_tokens=max_new_tokens,
+        calibrate=calibrate, risk=risk,
+    )  # fmt: skip
+    run = run_cells(setting, SYSTEMS, console)
     cells = run.cells
-    name = file_name("table1", measured, settings.quick)
+    name = file_name("table1", setting, quick)
     results = {
-        "setting": measured.as_json() | run.where,
+        "setting": setting.as_json() | run.where,
         "cells": [as_json(cell) for cell in cells],
         "wire_bytes_per_token": run.wire,
         "flags": {key: _flags(cells[0], key) for key in SYSTEMS},
@@ -50,13 +85,7 @@ def command(settings: Table1Settings) -> None:
         show(console, f"Table I, {title(cell)}", _rows(cell))
     write(RESULTS_DIR / f"{name}.md", markdown(results))
     plot(results, name)
-    finish(
-        name.removesuffix("-quick"),
-        results,
-        bars(cells),
-        as_json=settings.json,
-        quick=settings.quick,
-    )
+    finish(name.removesuffix("-quick"), results, bars(cells), as_json=json, quick=quick)
 
 
 def bars(cells: Sequence[Cell]) -> list[Bar]:

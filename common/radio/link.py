@@ -6,19 +6,16 @@ below 1 leave the rest to others (OFDMA at constant spectral density).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 
 from ..errors import InvalidRequest
-from ..settings import check, setting
 from .channel import Channel, FixedChannel, RayleighChannel, SharedChannel, shannon_rate_bps
 from .shaper import Impairments, Shaper
 from .trace import TracedChannel
 
 FADINGS = ("none", "rayleigh")
-_LONGEST_STALL_S = 60.0
-_channel = partial(setting, group="Channel")
 
 
 class Direction(IntEnum):
@@ -32,37 +29,51 @@ class Direction(IntEnum):
 class LinkConfig:
     """What a link is like; the defaults are the papers' 5 MHz and 10 dB. Raises InvalidRequest for what cannot be."""
 
-    bandwidth_hz: float = _channel(5e6, "Bandwidth of the link, Hz.", 1, 1e15)
-    snr_db: float = _channel(10.0, "SNR at the receiver, its mean under fading, dB.", -60, 60)
-    #: Each direction takes half.
-    rtt_s: float = _channel(0.0, "Propagation delay there and back, ms.", 0, 60_000, ms=True)
-    jitter_s: float = _channel(0.0, "Longest jitter of a packet, one way, ms.", 0, 60_000, ms=True)
+    bandwidth_hz: float = 5e6
+    snr_db: float = 10.0
+    #: Propagation there and back; each direction takes half.
+    rtt_s: float = 0.0
+    #: Longest jitter of a packet, one way.
+    jitter_s: float = 0.0
     #: Probability that a packet is lost, and how much later it arrives then.
     loss: float = 0.0
     stall_s: float = 0.0
-    fading: str = _channel("none", "Fading of the channel.", choices=FADINGS)
-    coherence_s: float = _channel(
-        0.05, "Time over which a fading channel stays the same, ms.", 0.001, 3_600_000, ms=True
-    )
-    seed: int = _channel(0, "Seed of fading, jitter and losses.", 0, (1 << 64) - 1)
-    up_share: float = _channel(
-        1.0, "Share of the uplink's OFDMA bandwidth.", 1e-9, 1, flag="uplink-share"
-    )
-    down_share: float = _channel(
-        1.0, "Share of the downlink's OFDMA bandwidth.", 1e-9, 1, flag="downlink-share"
-    )
+    fading: str = "none"
+    coherence_s: float = 0.05
+    seed: int = 0
+    up_share: float = 1.0
+    down_share: float = 1.0
     #: Rates from a recording, in place of bandwidth, SNR and fading.
     trace: TracedChannel | None = None
 
     def __post_init__(self) -> None:
-        check(self)
+        if self.fading not in FADINGS:
+            raise InvalidRequest(f"--fading must be none or rayleigh, not {self.fading!r}")
         if self.trace is not None and self.fading != "none":
             raise InvalidRequest("--trace has the channel's fading in it: leave out --fading")
-        if not (0 <= self.loss <= 1 and 0 <= self.stall_s <= _LONGEST_STALL_S):
-            raise InvalidRequest(
-                f"--loss-stall must be P:MS with P between 0 and 1 and MS between 0 and {1e3 * _LONGEST_STALL_S:g}, "
-                f"not {self.loss:g}:{1e3 * self.stall_s:g}"
-            )
+        if not 0 <= self.seed < 1 << 64:
+            raise InvalidRequest(f"--seed must be a number of 64 bits, not {self.seed}")
+        if not math.isfinite(self.snr_db):
+            raise InvalidRequest(f"--snr-db must be a number, not {self.snr_db}")
+        for flag, value, positive in (
+            ("--bandwidth-hz", self.bandwidth_hz, True),
+            ("--coherence-ms", self.coherence_s, True),
+            ("--uplink-share", self.up_share, True),
+            ("--downlink-share", self.down_share, True),
+            ("--rtt-ms", self.rtt_s, False),
+            ("--jitter-ms", self.jitter_s, False),
+            ("--loss-stall", self.stall_s, False),
+        ):
+            if not (0 < value < math.inf if positive else 0 <= value < math.inf):
+                least = "positive" if positive else "0 or more"
+                raise InvalidRequest(f"{flag} must be {least} and finite, not {value}")
+        for flag, part in (
+            ("--uplink-share", self.up_share),
+            ("--downlink-share", self.down_share),
+            ("--loss-stall", self.loss),
+        ):
+            if not 0 <= part <= 1:
+                raise InvalidRequest(f"{flag} must be 0 … 1, not {part}")
 
     def mean_snr_rate_bps(self, direction: Direction) -> float:
         """The rate of C(9) at the mean SNR, times the share; of a trace, its first rate."""

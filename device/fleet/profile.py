@@ -18,6 +18,7 @@ The three built-in kinds are assumptions, not measurements: a phone drafts 40 to
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,9 +28,7 @@ from typing import Any
 import numpy as np
 
 from ...common.errors import CovspecError, InvalidRequest
-from ...common.protocol.wire import MAX_DRAFT_LENGTH
 from ...common.radio.link import LinkConfig
-from ...common.settings import check, flags, setting
 from ..lengths.length import LengthName
 
 
@@ -39,45 +38,39 @@ class Profile:
 
     name: str
     #: Its share of a mix, relative to the others'.
-    weight: float = setting(1.0, "", 0, 1e9)
-    draft_token_s: float = setting(0.025, "", 0, 10)
+    weight: float = 1.0
+    draft_token_s: float = 0.025
     #: From the question to the first draft: the draft's vision tower and prefill.
-    prefill_s: float = setting(0.15, "", 0, 600)
+    prefill_s: float = 0.15
     #: Drafting times are within this of their mean, as in Multi-SPIN's experiments.
-    spread: float = setting(0.15, "", 0, 1)
-    draft_length: int = setting(6, "Draft length of every device kind.", 0, MAX_DRAFT_LENGTH)
+    spread: float = 0.15
+    draft_length: int = 6
     length_policy: LengthName = LengthName.FIXED
-    #: Where a table and not a recording says what is drafted.
-    accept_rate: float = setting(
-        0.8, "Accept rate of every device kind, where no recording says what is drafted.", 0, 1
-    )
-    #: Exponential.
-    think_s: float = setting(
-        2.0,
-        "Mean pause of every device kind between an answer and the next question, seconds.",
-        0,
-        86_400,
-    )
-    prompt_len: int = setting(
-        24,
-        "Prompt length of every device kind in tokens, where no recording says what is asked.",
-        1,
-        1 << 20,
-        flag="input-len",
-    )
-    max_new_tokens: int = setting(
-        64, "Longest answer of every device kind, in tokens.", 1, 1 << 20, flag="output-len"
-    )
+    #: Probability that a drafted token is right, where a table and not a recording says what is drafted.
+    accept_rate: float = 0.8
+    #: Mean pause between an answer and the next question; exponential.
+    think_s: float = 2.0
+    prompt_len: int = 24
+    max_new_tokens: int = 64
     link: LinkConfig = field(default_factory=LinkConfig)
 
     def __post_init__(self) -> None:
-        for flag in flags(Profile):
-            value = getattr(self, flag.name, None)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int | float)
-            ):
-                raise InvalidRequest(f"{self.name}.{flag.name} must be a number, not {value!r}")
-        check(self, lambda flag: f"{self.name}.{flag.name}")
+        for name, low, high in (
+            ("weight", 0, math.inf),
+            ("draft_token_s", 0, 10),
+            ("prefill_s", 0, 600),
+            ("spread", 0, 1),
+            ("draft_length", 0, 256),
+            ("accept_rate", 0, 1),
+            ("think_s", 0, 86400),
+            ("prompt_len", 1, 1 << 20),
+            ("max_new_tokens", 1, 1 << 20),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InvalidRequest(f"{self.name}.{name} must be a number, not {value!r}")
+            if not low <= value <= high or not math.isfinite(value):
+                raise InvalidRequest(f"{self.name}.{name} must be {low} … {high}, not {value}")
 
     def in_cell(self, bandwidth_hz: float, num_devices: int) -> Profile:
         """The same kind with an equal share of a cell's uplink."""

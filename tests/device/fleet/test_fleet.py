@@ -214,7 +214,7 @@ def test_a_mix_has_its_shares_and_speeds(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("[phone]\ndraft_tokens_s = 1", "phone.draft_tokens_s is not known"),
-        ("[phone]\naccept_rate = 1.5", "accept_rate must be between 0 and 1"),
+        ("[phone]\naccept_rate = 1.5", "accept_rate must be 0 … 1"),
         ('[phone]\nthink_s = "long"', "think_s must be a number"),
         ('[phone]\nlike = "fridge"', "no kind of device called 'fridge'"),
         ("[phone.link]\nsnr = 3", "phone.link.snr is not known"),
