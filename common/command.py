@@ -5,10 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
 import sys
-from enum import Enum
-from importlib import metadata
 from typing import Any
 
 import typer
@@ -22,11 +19,8 @@ _CLOSED_PIPE = 141
 _LOG_FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def run(app: typer.Typer, extra: str = "") -> int:
-    """Runs a command. Returns its exit code, or the one of what went wrong.
-
-    extra: of this package, which holds what the command needs beyond a plain install; empty: all that hold it.
-    """
+def run(app: typer.Typer) -> int:
+    """Runs a command. Returns its exit code, or the one of what went wrong."""
     _settle_streams()
     try:
         code = app(standalone_mode=False)
@@ -35,8 +29,6 @@ def run(app: typer.Typer, extra: str = "") -> int:
         return _complain(str(error), error.exit_code)
     except typer.TyperException as error:
         return _complain(_usage(error), InvalidRequest.exit_code)
-    except ModuleNotFoundError as error:
-        return _complain(_extra_of(error, extra), InvalidRequest.exit_code)
     except ClosedPipe:
         _discard_output()
         return _CLOSED_PIPE
@@ -61,46 +53,20 @@ def version_option(name: str) -> Any:
     return typer.Option("--version", callback=show, is_eager=True, help="Show the version.")
 
 
-class LogLevel(Enum):
-    """Least severity of a line that is logged; upper case is as good."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-    CRITICAL = "critical"
-
-    @classmethod
-    def _missing_(cls, value: object) -> LogLevel | None:
-        return cls.__members__.get(str(value).upper())
-
-
-def start_logging(level: LogLevel) -> None:
-    """Log lines go to stderr."""
-    logging.basicConfig(level=level.name, format=_LOG_FORM)
-
-
-def _extra_of(error: ModuleNotFoundError, extra: str) -> str:
-    """Which extra to install. Raises the error again where no extra has the module: it is ours, and a defect."""
-    module = (error.name or "").partition(".")[0]
-    wanted = re.compile(rf"{module.replace('_', '[-_]')}\b.*extra == [\"'](\w+)[\"']")
-    having = [
-        found[1] for line in metadata.requires("covspec") or () if (found := wanted.match(line))
-    ]
-    having = [extra] if extra in having else [name for name in having if name != "dev"]
-    if not module or not having:
-        raise error
-    return f"{module} is not installed, which this needs: pip install 'covspec[{','.join(having)}]'"
+def start_logging(level: str) -> None:
+    """Log lines go to stderr. Raises InvalidRequest for a level that logging does not know."""
+    known = logging.getLevelNamesMapping()
+    if level.upper() not in known:
+        raise InvalidRequest(
+            f"--log-level must be one of debug, info, warning, error and critical, not {level!r}"
+        )
+    logging.basicConfig(level=level.upper(), format=_LOG_FORM)
 
 
 def _usage(error: typer.TyperException) -> str:
     """What is wrong with a command line, as our own errors say it, and where to look."""
     text = error.format_message().rstrip(".")
     context: typer.Context | None = getattr(error, "ctx", None)
-    parameter = getattr(error, "param", None)
-    source = context.get_parameter_source(parameter.name) if context and parameter else None
-    if parameter and source is not None and source.name == "ENVIRONMENT":
-        return f"{parameter.envvar} must be true or false"
     where = "" if context is None else f"; see {context.command_path} --help"
     return f"{text[:1].lower()}{text[1:]}{where}"
 

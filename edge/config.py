@@ -1,116 +1,97 @@
-"""The settings of `edge-server`, checked before anything is loaded."""
+"""What `edge-server` is asked for, checked before anything is loaded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 from ..common.errors import InvalidRequest
-from ..common.models.loader import DTYPES, QUANTIZATIONS
-from ..common.protocol.access import Access
+from ..common.protocol.access import LOCAL, Access
 from ..common.protocol.address import is_loopback, split_address
-from ..common.protocol.tls import Tls
-from ..common.protocol.wire import MAX_DRAFT_LENGTH
-from ..common.settings import borrowed, setting
-from .listening.config import ListenConfig
+from .listening.listen import ListenConfig
 from .planning.planner import SOLVERS
-from .planning.scenario import OBJECTIVES
+from .planning.scenario import LARGEST, OBJECTIVES, SMALLEST
 from .scheduling.schedule import Policy, ScheduleConfig
 
-BATCHINGS = ("continuous", "rounds")
-_model = partial(setting, group="Model")
-_sessions = partial(setting, group="Sessions")
-_batching = partial(setting, group="Batching")
-_plans = partial(setting, group="Plans")
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig(ListenConfig):
-    """What `edge-server` is asked for; 0 or empty lets it choose."""
+    """What `edge-server` was asked for. Times in seconds, sizes in tokens or bytes; 0 or empty means: choose."""
 
-    model: str = _model(
-        "scenes-target", "Target model: alias, local folder, hub id, or table:FILE.npz."
-    )
-    served_model_name: tuple[str, ...] = _model(
-        (), "Name that clients may ask for; by default that of the model."
-    )
-    quantization: str = _model("auto", "Weights of the target.", choices=QUANTIZATIONS)
-    dtype: str = _model("auto", "Number format of what is not quantized.", choices=DTYPES)
-    device: str = _model("cpu", "Where the target runs: cpu, cuda or mps.")
-    num_threads: int = _model(0, "CPU threads of the target; 0 takes all cores.", 0, 1024)
-    max_model_len: int = _model(
-        0, "Context length in tokens, visual ones included; 0 takes the model's.", 0, 1 << 24
-    )
-    kv_cache_memory_bytes: int = _model(
-        0, "Memory for the KV cache in bytes; 0 takes a quarter of what is free.", 0, 1 << 50
-    )
-    port: int = borrowed(ListenConfig, "port", default=50051)
-    max_num_seqs: int = _sessions(64, "Most sessions that are served at a time.", 1, 1 << 20)
-    max_num_queued_reqs: int = _sessions(256, "Most sessions that wait for a place.", 0, 1 << 20)
-    max_draft_length: int = _sessions(
-        64, "Longest draft that the edge verifies, in tokens.", 0, MAX_DRAFT_LENGTH
-    )
-    quota_tokens_per_s: float = _sessions(
-        0.0, "Most verified tokens a second for each client; 0 sets no limit.", 0, 1e9
-    )
-    idle_timeout_s: float = _sessions(
-        120.0, "Silence after which a session is closed, seconds.", 0, 86_400
-    )
-    shutdown_timeout_s: float = _sessions(
-        10.0,
-        "Time that running sessions get to end when the server stops, seconds.",
-        0,
-        86_400,
-        flag="shutdown-timeout",
-    )
-    batching: str = _batching(
-        "continuous",
-        "Verify drafts as they arrive, or in rounds of all devices (Multi-SPIN).",
-        choices=BATCHINGS,
-    )
-    batch_wait_s: float = _batching(
-        0.002, "Longest wait of continuous batching for more drafts, ms.", 0, 60_000, ms=True
-    )
-    round_deadline_s: float = _batching(
-        0.5, "Time after which a round is closed without its stragglers, ms.", 0, 600_000, ms=True
-    )
-    max_num_batched_tokens: int = _batching(512, "Token budget of one forward pass.", 1, 1 << 24)
-    schedule: str = _plans(
-        "auto",
-        "Who is planned together: all devices of a round, each device alone, or nobody; auto goes "
-        "by --batching.",
-        choices=("auto", "off", *(policy.value for policy in Policy)),
-    )
-    solver: str = _plans(
-        "",
-        "Solver of the plans; by default exact, or the scheduler's choice.",
-        choices=tuple(SOLVERS),
-    )
-    objective: str = _plans(
-        "", "What plans maximize; by default sum, or the scheduler's choice.", choices=OBJECTIVES
-    )
-    uplink_bandwidth_hz: float = _plans(
-        0.0,
-        "Uplink bandwidth that devices share and plans divide, Hz; 0 means that each device has a "
-        "link of its own.",
-        1,
-        1e12,
-    )
-    scheduler: str = _plans(
-        "",
-        "Address of an edge-scheduler that makes the plans; by default they are made here.",
-        metavar="HOST:PORT",
-    )
-    scheduler_ca_certs: Path | None = _plans(
-        None, "Authorities that the scheduler's certificate must come from, PEM; means TLS."
-    )
-    scheduler_api_key: str = _plans(
-        "", "API key that the scheduler wants; better in COVSPEC_SCHEDULER_API_KEY.", secret=True
-    )
+    model: str = "scenes-target"
+    served_model_name: tuple[str, ...] = ()
+    port: int = 50051
+    quantization: str = "auto"
+    dtype: str = "auto"
+    device: str = "cpu"
+    num_threads: int = 0
+    max_model_len: int = 0
+    max_num_seqs: int = 64
+    max_num_queued_reqs: int = 256
+    max_num_batched_tokens: int = 512
+    max_draft_length: int = 64
+    kv_cache_memory_bytes: int = 0
+    batching: str = "continuous"
+    batch_wait_s: float = 0.002
+    round_deadline_s: float = 0.5
+    schedule: str = "auto"
+    solver: str = ""
+    objective: str = ""
+    uplink_bandwidth_hz: float = 0.0
+    scheduler: str = ""
+    scheduler_access: Access = LOCAL
+    quota_tokens_per_s: float = 0.0
+    idle_timeout_s: float = 120.0
+    shutdown_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        ListenConfig.__post_init__(self)  # super() does not know a class that slots have remade
+        if self.batching not in ("continuous", "rounds"):
+            raise InvalidRequest(f"--batching must be continuous or rounds, not {self.batching!r}")
+        self._check_schedule()
+        for flag, value, least in (
+            ("--max-num-seqs", self.max_num_seqs, 1),
+            ("--max-num-queued-reqs", self.max_num_queued_reqs, 0),
+            ("--max-num-batched-tokens", self.max_num_batched_tokens, 1),
+            ("--max-draft-length", self.max_draft_length, 0),
+            ("--max-model-len", self.max_model_len, 0),
+            ("--kv-cache-memory-bytes", self.kv_cache_memory_bytes, 0),
+            ("--num-threads", self.num_threads, 0),
+        ):
+            if value < least:
+                raise InvalidRequest(f"{flag} must be at least {least}, not {value}")
+        for flag, number in (
+            ("--batch-wait-ms", self.batch_wait_s),
+            ("--round-deadline-ms", self.round_deadline_s),
+            ("--idle-timeout-s", self.idle_timeout_s),
+            ("--shutdown-timeout", self.shutdown_timeout_s),
+            ("--quota-tokens-per-s", self.quota_tokens_per_s),
+        ):
+            if not 0 <= number < float("inf"):
+                raise InvalidRequest(f"{flag} must be 0 or positive and finite, not {number}")
+
+    @property
+    def schedule_config(self) -> ScheduleConfig | None:
+        """What plans are to be; None where there are none."""
+        if self.schedule == "off":
+            return None
+        by_batching = {"rounds": Policy.MULTI_SPIN, "continuous": Policy.PER_DEVICE}
+        policy = by_batching[self.batching] if self.schedule == "auto" else Policy(self.schedule)
+        return ScheduleConfig(policy, self.uplink_bandwidth_hz, self.solver, self.objective)
+
+    def _check_schedule(self) -> None:
+        for flag, value, choices in (
+            ("--schedule", self.schedule, ("auto", "off", *(p.value for p in Policy))),
+            ("--solver", self.solver, ("", *SOLVERS)),
+            ("--objective", self.objective, ("", *OBJECTIVES)),
+        ):
+            if value not in choices:
+                named = ", ".join(filter(None, choices))
+                raise InvalidRequest(f"{flag} must be one of {named}, not {value!r}")
+        hz = self.uplink_bandwidth_hz
+        if hz != 0 and not SMALLEST <= hz <= LARGEST:
+            raise InvalidRequest(
+                f"--uplink-bandwidth-hz must be 0 or positive and finite, not {hz}"
+            )
         if not self.scheduler:
             return
         host, _ = split_address(self.scheduler, "--scheduler")
@@ -125,19 +106,3 @@ class ServerConfig(ListenConfig):
                 "or say --insecure if the network is trusted"
             )
         _ = access.metadata
-
-    @property
-    def schedule_config(self) -> ScheduleConfig | None:
-        """What plans are to be; None where there are none."""
-        if self.schedule == "off":
-            return None
-        by_batching = {"rounds": Policy.MULTI_SPIN, "continuous": Policy.PER_DEVICE}
-        policy = by_batching[self.batching] if self.schedule == "auto" else Policy(self.schedule)
-        return ScheduleConfig(policy, self.uplink_bandwidth_hz, self.solver, self.objective)
-
-    @property
-    def scheduler_access(self) -> Access:
-        """What the scheduler is shown, and has to show."""
-        trusted = self.scheduler_ca_certs
-        tls = None if trusted is None else Tls(ca_certs=trusted)
-        return Access(tls, self.scheduler_api_key, self.insecure)

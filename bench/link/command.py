@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from ...common.command import LogLevel, start_logging
+from ...common.command import start_logging
 from ...common.errors import InvalidRequest
 from ...common.radio.link import Direction, LinkConfig
 from ...common.radio.trace import read_trace
@@ -69,7 +69,7 @@ def command(
     log_level: Annotated[str, typer.Option()] = "warning",
 ) -> None:
     """A wireless link in user space: a TCP proxy that gives bytes the rate, delay and losses of a radio channel."""
-    start_logging(LogLevel(log_level))
+    start_logging(log_level)
     loss, stall_ms = _pair(loss_stall, "--loss-stall", "P:MS")
     config = LinkConfig(
         bandwidth_hz=bandwidth_hz,

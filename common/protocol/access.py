@@ -9,7 +9,6 @@ import grpc
 import grpc.aio
 
 from ..errors import InvalidRequest
-from ..settings import setting
 from .address import is_loopback
 from .tls import Tls
 
@@ -29,24 +28,8 @@ class Access:
     """What a device shows, and wants to be shown. tls None: plaintext, to this very machine unless insecure."""
 
     tls: Tls | None = None
-    api_key: str = setting(
-        "",
-        "API key that the edge wants; better in {variable} than on a command line.",
-        group="Access",
-        secret=True,
-    )
-    insecure: bool = setting(False, "Allow plaintext to another machine.", group="Access")
-    #: TLS without files: the system's authorities are trusted.
-    encrypt: bool = setting(
-        False,
-        "Encrypt; without --ssl-ca-certs the system's authorities are trusted.",
-        flag="tls",
-        group="Access",
-    )
-
-    def __post_init__(self) -> None:
-        if self.encrypt and self.tls is None:
-            object.__setattr__(self, "tls", Tls())
+    api_key: str = ""
+    insecure: bool = False
 
     def check(self, target: str) -> None:
         """Raises InvalidRequest where picture and question would cross a network in the clear.

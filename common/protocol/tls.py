@@ -11,7 +11,6 @@ from pathlib import Path
 import grpc
 
 from ..errors import InvalidRequest
-from ..settings import setting
 
 _PROBE_S = 3.0
 #: How long a server may take to refuse a client's certificate after the handshake (TLS 1.3 does it then).
@@ -26,18 +25,9 @@ class Tls:
     clients must show a certificate; a client without it trusts what its system does.
     """
 
-    certfile: Path | None = setting(
-        None, "Certificate chain that this end shows, PEM.", flag="ssl-certfile", group="Access"
-    )
-    keyfile: Path | None = setting(
-        None, "Key of that certificate, PEM.", flag="ssl-keyfile", group="Access"
-    )
-    ca_certs: Path | None = setting(
-        None,
-        "Authorities that the other end's certificate must come from, PEM.",
-        flag="ssl-ca-certs",
-        group="Access",
-    )
+    certfile: Path | None = None
+    keyfile: Path | None = None
+    ca_certs: Path | None = None
 
     def __post_init__(self) -> None:
         if (self.certfile is None) != (self.keyfile is None):

@@ -7,21 +7,23 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.registry import Collector
 
 from ...common.errors import InvalidRequest
+from ...common.protocol.access import bearer
+from ...common.protocol.address import is_loopback
+from ...common.protocol.tls import Tls
 from ...common.protocol.wire import MAX_MESSAGE_BYTES
 from .access import ApiKeys
-from .config import ListenConfig
 from .readable import Readable
-
-if TYPE_CHECKING:
-    from prometheus_client.registry import Collector
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,50 @@ GRPC_OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenConfig:
+    """Where a server listens, and whom it lets in. Port 0 takes a free one; metrics_port None: no metrics."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    insecure: bool = False
+    tls: Tls | None = None
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    metrics_port: int | None = None
+    port_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        for flag, port in (("--port", self.port), ("--metrics-port", self.metrics_port or 0)):
+            if not 0 <= port <= 65535:
+                raise InvalidRequest(f"{flag} must be 0 … 65535, not {port}")
+        for key in self.api_keys:
+            bearer(key)
+        if self.tls is not None:
+            self.tls.server_credentials()
+        self._check_exposed()
+
+    @property
+    def metrics_host(self) -> str:
+        """Metrics know neither TLS nor keys, so others see them only where that was asked for."""
+        return self.host if self.insecure or is_loopback(self.host) else "127.0.0.1"
+
+    def _check_exposed(self) -> None:
+        """Others can listen, or walk in, only where somebody has asked for it."""
+        if self.insecure or is_loopback(self.host):
+            return
+        where = f"--host {self.host} can be reached from other machines"
+        if self.tls is None:
+            raise InvalidRequest(
+                f"{where} without encryption: use 127.0.0.1, give --ssl-certfile and --ssl-keyfile, "
+                "or say --insecure if the network is trusted"
+            )
+        if not self.api_keys and self.tls.ca_certs is None:
+            raise InvalidRequest(
+                f"{where} by everybody: give --api-key, or --ssl-ca-certs to ask for client certificates, "
+                "or say --insecure if the network is trusted"
+            )
 
 
 class Listener:
@@ -69,15 +115,13 @@ class Listener:
         await self.set_health(serving=False)
         await self.server.start()
 
-    def serve_metrics(self, collector: Callable[[], Collector]) -> None:
+    def serve_metrics(self, collector: Collector) -> None:
         """Serves /metrics on a thread of its own where that was asked for. Raises InvalidRequest."""
         host, port = self._config.metrics_host, self._config.metrics_port
         if port is None:
             return
-        from prometheus_client import CollectorRegistry, start_http_server
-
         registry = CollectorRegistry()
-        registry.register(collector())
+        registry.register(collector)
         try:
             self._metrics, _ = start_http_server(port, host, registry)
         except OSError as error:
