@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ..common.command import run, version_option
+from ..common.command import run
+from ..common.flags import PLAIN, FlagsCommand, version_option
 
 # name: (module, one line of help)
 COMMANDS = {
@@ -74,8 +75,8 @@ BENCHES = {
     ),
 }
 
-app = typer.Typer(name="covspec", pretty_exceptions_enable=False)
-bench = typer.Typer()
+app = typer.Typer(name="covspec", **PLAIN)
+bench = typer.Typer(**PLAIN)
 app.add_typer(bench, name="bench")
 
 
@@ -89,7 +90,7 @@ def _covspec(
 
 @bench.callback(invoke_without_command=True)
 def _bench(context: typer.Context) -> None:
-    """Measure; each writes JSON to bench/results/."""
+    """Measure; each benchmark writes its results to --result-dir."""
     _help_unless_told(context)
 
 
@@ -112,8 +113,8 @@ def _register(group: typer.Typer, name: str, module: str, summary: str) -> None:
         found = importlib.import_module(f".{module}", __package__)
         single: typer.Typer | None = getattr(found, "app", None)
         if single is None:
-            single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            single.command(help=found.command.__doc__ or summary)(found.command)
+            single = typer.Typer(**PLAIN, add_completion=False)
+            single.command(cls=FlagsCommand)(found.command)
         return single(args=context.args, prog_name=context.command_path, standalone_mode=False)
 
 
@@ -125,7 +126,7 @@ for _name, (_module, _summary) in BENCHES.items():
 
 def main() -> None:
     """Run `covspec`."""
-    sys.exit(run(app))
+    sys.exit(run(app, "edge,device,bench"))
 
 
 if __name__ == "__main__":

@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from .. import common
+from ..common.flags import flags_of
 from ..common.input.image import load_image, read_image
 from ..common.models.zoo import resolve
 from .processes import ask, run_client, running_edge
+from .settings import DemoSettings
 
 _SAMPLES = Path(common.__file__).parent / "models" / "scenes" / "samples"
 
@@ -36,17 +38,13 @@ def samples() -> list[Sample]:
     return [Sample(_SAMPLES / row["file"], row["question"], row["answer"]) for row in rows]
 
 
-def command(
-    sample: Annotated[int, typer.Option(help="Which of the sample pictures, from 0.")] = 0,
-    image: Annotated[Path | None, typer.Option(help="A picture of yours instead.")] = None,
-    query: Annotated[str | None, typer.Option(help="A question of yours instead.")] = None,
-    model: Annotated[str, typer.Option(help="The edge's model.")] = "scenes-target",
-    draft_model: Annotated[str, typer.Option(help="The device's model.")] = "scenes-draft",
-) -> None:
+@flags_of(DemoSettings)
+def command(settings: DemoSettings) -> None:
     """Start an edge, ask it about a picture, and show what speculation saved."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the edge is stopped, too
     began = time.perf_counter()
-    picture, question, truth = _chosen(sample, image, query)
+    model, draft_model = settings.model, settings.draft_model
+    picture, question, truth = _chosen(settings.sample, settings.image, settings.query)
     load_image(read_image(picture))  # a mistake shows now, not after the edge has started
     for name in (model, draft_model):
         if not name.startswith("table:"):

@@ -1,22 +1,21 @@
 """`covspec models`: the models that have a short name, and which of them are on this machine."""
 
 import json
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from ..common.errors import ModelError
+from ..common.flags import flags_of
 from ..common.models.zoo import ALIASES, resolve
+from .settings import JsonSettings
 
 
-def command(
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
-) -> None:
+@flags_of(JsonSettings)
+def command(settings: JsonSettings) -> None:
     """List the models that have a short name, and which of them are on this machine."""
     folders = {name: _folder(name) for name in ALIASES}
-    if json_:
+    if settings.as_json:
         print(json.dumps({name: _described(name, folders[name]) for name in ALIASES}))
         return
     table = Table(box=None, pad_edge=False)

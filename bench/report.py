@@ -1,20 +1,24 @@
-"""What every benchmark ends with: its JSON under bench/results/, a table of its bars, and one JSON line if asked."""
+"""How every benchmark begins and ends: a folder that can be written; the JSON object, the bars and the exit code."""
 
 import json
 import os
 import platform
+import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-RESULTS_DIR = Path(__file__).parent / "results"
-#: The flag that every benchmark has.
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")]
+from ..common.errors import InvalidRequest
+from ..common.flags import flags_of
+from .settings import BenchSettings
+
 _VERSIONS = ("torch", "transformers", "numpy", "grpcio")
 
 
@@ -68,27 +72,55 @@ def machine() -> dict[str, Any]:
     }
 
 
-def finish(
-    bench: str, results: dict[str, Any], bars: list[Bar], *, as_json: bool, quick: bool = False
-) -> None:
-    """Writes RESULTS_DIR/BENCH.json (BENCH-quick.json for a quick run), shows the bars, prints the JSON line."""
+def bench_of(cls: type[BenchSettings]) -> Callable[[Callable[..., None]], Callable[..., Any]]:
+    """Makes a benchmark's command of a function of its settings, which begins once the result folder can be written."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., Any]:
+        @wraps(function)
+        def checked(settings: BenchSettings) -> None:
+            check_writable(settings.result_dir)
+            function(settings)
+
+        return flags_of(cls)(checked)
+
+    return decorate
+
+
+def check_writable(folder: Path) -> None:
+    """Makes the folder. Raises InvalidRequest if it cannot hold a file: before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InvalidRequest(
+            f"--result-dir {folder} cannot be written: {error.strerror or error}"
+        ) from None
+
+
+def finish(bench: str, results: dict[str, Any], bars: list[Bar], settings: BenchSettings) -> None:
+    """Writes BENCH.json (BENCH-quick.json of a quick run), shows the bars, prints the JSON line.
+
+    Raises typer.Exit with code 1 if a bar is missed.
+    """
     report = {
         "bench": bench,
         "machine": machine(),
         "results": results,
         "bars": [asdict(bar) for bar in bars],
     }
-    path = RESULTS_DIR / f"{bench}{'-quick' if quick else ''}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = settings.result_dir / f"{bench}{'-quick' if settings.quick else ''}.json"
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    console = console_for(as_json)
+    console = console_for(settings.as_json)
     table = Table("bar", "value", "required", "met", title=bench)
     for bar in bars:
         table.add_row(bar.name, f"{bar.value:.3f}", bar.bar, "[green]yes" if bar.met else "[red]no")
     console.print(table)
     console.print(f"written to {path}")
-    if as_json:
+    if settings.as_json:
         print(json.dumps(report), flush=True)
+    if not all(bar.met for bar in bars):
+        raise typer.Exit(1)
 
 
 def _cpu_name() -> str:

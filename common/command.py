@@ -6,11 +6,9 @@ import io
 import logging
 import os
 import sys
-from typing import Any
 
 import typer
 
-from .. import __version__
 from .errors import CovspecError, InvalidRequest
 
 #: What a shell says of a program that Ctrl-C has ended, 128 + SIGINT, and one that a closed pipe has, 128 + SIGPIPE.
@@ -19,8 +17,11 @@ _CLOSED_PIPE = 141
 _LOG_FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def run(app: typer.Typer) -> int:
-    """Runs a command. Returns its exit code, or the one of what went wrong."""
+def run(app: typer.Typer, extras: str) -> int:
+    """Runs a command. Returns its exit code, or the one of what went wrong.
+
+    extras: of the package, which have what this command imports beyond what every installation has.
+    """
     _settle_streams()
     try:
         code = app(standalone_mode=False)
@@ -29,6 +30,13 @@ def run(app: typer.Typer) -> int:
         return _complain(str(error), error.exit_code)
     except typer.TyperException as error:
         return _complain(_usage(error), InvalidRequest.exit_code)
+    except ModuleNotFoundError as error:
+        if not error.name or error.name.partition(".")[0] == __package__.partition(".")[0]:
+            raise
+        return _complain(
+            f"{error.name} is not installed: pip install 'covspec[{extras}]'",
+            InvalidRequest.exit_code,
+        )
     except ClosedPipe:
         _discard_output()
         return _CLOSED_PIPE
@@ -42,24 +50,8 @@ class ClosedPipe(Exception):
     """Nobody reads the output any more. Not a BrokenPipeError, of which typer makes an exit code of its own."""
 
 
-def version_option(name: str) -> Any:
-    """The flag --version of a command, for an annotation."""
-
-    def show(wanted: bool) -> None:
-        if wanted:
-            typer.echo(f"{name} {__version__}")
-            raise typer.Exit
-
-    return typer.Option("--version", callback=show, is_eager=True, help="Show the version.")
-
-
 def start_logging(level: str) -> None:
-    """Log lines go to stderr. Raises InvalidRequest for a level that logging does not know."""
-    known = logging.getLevelNamesMapping()
-    if level.upper() not in known:
-        raise InvalidRequest(
-            f"--log-level must be one of debug, info, warning, error and critical, not {level!r}"
-        )
+    """Log lines of this level and above go to stderr."""
     logging.basicConfig(level=level.upper(), format=_LOG_FORM)
 
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..common.clock import Clock
+from ..common.protocol.limits import MAX_DRAFT_LENGTH
 from ..common.protocol.messages import Mode, Open, Opened
-from ..common.protocol.wire import MAX_DRAFT_LENGTH
 from .drafting.block import Block
 from .drafting.correction import Corrector
 from .drafting.drafter import Drafter

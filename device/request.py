@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from PIL import Image
 
 from ..common.maths.sampling import Sampling
 from ..common.models.prompt import Prompt
+from ..common.protocol.limits import MAX_DRAFT_LENGTH
 from ..common.protocol.messages import Correction, DeviceProfile, Feature, Gate, Mode, Open
-from ..common.protocol.wire import MAX_DRAFT_LENGTH
+
+
+class AskMode(Enum):
+    """Who decodes."""
+
+    SPECULATIVE = "speculative"
+    EDGE_ONLY = "edge-only"
+    DEVICE_ONLY = "device-only"
+
 
 FEATURES = frozenset({Feature.RESUME, Feature.GO_AWAY, Feature.DECODE_AHEAD})
 

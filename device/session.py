@@ -17,9 +17,9 @@ from concurrent.futures import Executor
 
 from ..common.clock import Clock
 from ..common.input.tokenizer import TextStream
+from ..common.protocol.limits import MAX_DECODE_AHEAD, MAX_DRAFT_LENGTH
 from ..common.protocol.messages import Draft, Feature, Mode, Opened, Verdict
 from ..common.protocol.messages import Gate as GateKind
-from ..common.protocol.wire import MAX_DECODE_AHEAD, MAX_DRAFT_LENGTH
 from .answer import Answer
 from .branching.branch import MAX_ROWS, Branches, Branching
 from .drafting.block import Block

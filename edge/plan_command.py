@@ -19,25 +19,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..common.errors import InvalidRequest
+from ..common.flags import flags_of
 from .planning.plan import Plan, plan_to_json
-from .planning.planner import SOLVERS, plan
-from .planning.scenario import OBJECTIVES, Scenario, scenario_from_json
+from .planning.planner import plan
+from .planning.scenario import Scenario, scenario_from_json
+from .settings import PlanSettings
 
 #: Relative difference of a plan and its bound that is rounding.
 ROUNDING = 1e-9
 
 
+@flags_of(PlanSettings)
 def command(
     scenario: Annotated[str, typer.Argument(help="A JSON file; - is standard input.")] = "-",
-    solver: Annotated[
-        str | None, typer.Option(help=f"Instead of the scenario's: {', '.join(SOLVERS)}.")
-    ] = None,
-    objective: Annotated[
-        str | None, typer.Option(help=f"Instead of the scenario's: {', '.join(OBJECTIVES)}.")
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON object instead of a table.")
-    ] = False,
+    *,
+    settings: PlanSettings,
 ) -> None:
     """Plan draft lengths and bandwidth of a round for the devices of a scenario.
 
@@ -49,10 +45,10 @@ def command(
     """
     read = scenario_from_json(_text_of(scenario))
     read = dataclasses.replace(
-        read, solver=solver or read.solver, objective=objective or read.objective
+        read, solver=settings.solver or read.solver, objective=settings.objective or read.objective
     )
     made = plan(read)
-    if json:
+    if settings.as_json:
         print(plan_to_json(made))
     else:
         _show(read, made)

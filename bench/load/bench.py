@@ -18,9 +18,8 @@ import sys
 import threading
 import time
 import urllib.request
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
 from ...common.errors import InvalidRequest
@@ -28,7 +27,8 @@ from ...common.radio.link import LinkConfig
 from ...device.fleet.profile import BUILT_IN, Mix, Profile
 from ..grid import grid
 from ..processes import Edge, resident_bytes, running_edge
-from ..report import Bar, Json, at_least, below, between, console_for, finish
+from ..report import Bar, at_least, below, bench_of, between, console_for, finish
+from ..settings import LoadBenchSettings
 from .run import Crowd, run_load
 from .sweep import knee
 from .trace import TRACE
@@ -58,15 +58,10 @@ VICTIMS = (
 )
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer devices, shorter.")] = False,
-    only: Annotated[
-        str, typer.Option(help="One of crowd, embedded, paused, failures, killed.")
-    ] = "",
-) -> None:
+@bench_of(LoadBenchSettings)
+def command(settings: LoadBenchSettings) -> None:
     """Hold the load tester and an edge to what they promise."""
-    console = console_for(json)
+    console = console_for(settings.as_json)
     cases = {
         "crowd": _crowd,
         "embedded": _embedded,
@@ -74,16 +69,16 @@ def command(
         "failures": _failures,
         "killed": _killed,
     }
-    if only not in ("", *cases):
-        raise InvalidRequest(f"--only must be one of {', '.join(cases)}, not {only!r}")
+    if settings.only not in ("", *cases):
+        raise InvalidRequest(f"--only must be one of {', '.join(cases)}, not {settings.only!r}")
     results: dict[str, Any] = {}
     bars: list[Bar] = []
     for name, case in cases.items():
-        if only in ("", name):
+        if settings.only in ("", name):
             console.rule(name)
-            results[name], met = case(quick, console)
+            results[name], met = case(settings.quick, console)
             bars += met
-    finish("loadtest", results, bars, as_json=json, quick=quick or bool(only))
+    finish("loadtest", results, bars, settings)
 
 
 def _crowd(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:

@@ -15,10 +15,9 @@ import subprocess
 import sys
 import time
 from contextlib import AsyncExitStack
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from rich.console import Console
 
 from ...common.errors import CovspecError, InvalidRequest
@@ -26,7 +25,8 @@ from ...common.models.table import PREFIX
 from ...device.line.edge_link import EdgeLink
 from ..processes import Edge, open_files, resident_bytes, running_edge
 from ..progress import Lines
-from ..report import Json, at_least, below, console_for, finish
+from ..report import at_least, below, bench_of, console_for, finish
+from ..settings import SoakSettings
 from .soak_client import SoakClient, Tally
 from .soak_questions import Questions, SceneQuestions, TableQuestions
 
@@ -43,21 +43,15 @@ KILL_EVERY_S = 10.0
 VICTIM = (sys.executable, "-m", "covspec.bench.load.soak_client")
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="25 seconds.")] = False,
-    minutes: Annotated[float, typer.Option(help="How long.")] = 30.0,
-    model: Annotated[
-        str, typer.Option(help="table:target-V, or scenes: the embedded target, with pictures.")
-    ] = "table:target-512",
-) -> None:
+@bench_of(SoakSettings)
+def command(settings: SoakSettings) -> None:
     """Clients that come, go, cancel, resume and get killed: memory flat, no lost token, no leaked session."""
-    seconds = 25.0 if quick else 60 * minutes
-    console = console_for(json)
-    questions = _questions(model)
+    seconds = 25.0 if settings.quick else 60 * settings.minutes
+    console = console_for(settings.as_json)
+    questions = _questions(settings.model)
     limits = ("--max-num-seqs", str(ROWS), "--idle-timeout-s", str(IDLE_TIMEOUT_S))
     with running_edge(*questions.edge_args, *limits) as edge:
-        results = {"model": model, **asyncio.run(_soak(questions, edge, seconds, console))}
+        results = {"model": settings.model, **asyncio.run(_soak(questions, edge, seconds, console))}
     console.print(results)
     bars = [
         at_least("finished answers", results["finished"], 1),
@@ -73,8 +67,8 @@ def command(
     elif seconds >= MIN_GROWTH_S:
         growth = results["growth_mb_per_h"]
         bars.append(below("growth of memory after the warm-up, MB/h", growth, 20.0))
-    name = "soak" if model.startswith(PREFIX) else "soak-scenes"
-    finish(name, results, bars, as_json=json, quick=quick)
+    name = "soak" if settings.model.startswith(PREFIX) else "soak-scenes"
+    finish(name, results, bars, settings)
 
 
 def _questions(model: str) -> Questions:

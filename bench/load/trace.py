@@ -6,39 +6,35 @@ import statistics
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ...common.maths.accept import greedy_token
 from ...common.models.loader import load_draft_model, load_model
 from ...common.models.model import Model
 from ...device.fleet.pair_trace import PairTrace, RecordedAnswer
 from ..progress import track
-from ..report import RESULTS_DIR, Json, at_least, console_for, finish
+from ..report import at_least, bench_of, console_for, finish
+from ..settings import TraceSettings
 from ..suites.suite import MAX_NEW_TOKENS, Example, examples
 from .reader import Reader
 
-TRACE = RESULTS_DIR / "trace.npz"
+#: What simulated devices play unless told otherwise.
+TRACE = Path(__file__).parent / "data" / "trace.npz"
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Six questions.")] = False,
-    out: Annotated[Path, typer.Option(help="Where to write the recording.")] = TRACE,
-    num_prompts: Annotated[int, typer.Option(help="Questions; three families in turn.")] = 96,
-    target: Annotated[str, typer.Option(help="Alias or folder.")] = "scenes-target",
-    draft: Annotated[str, typer.Option(help="Alias or folder.")] = "scenes-draft",
-    quantization: Annotated[str, typer.Option(help="Of the target, as the edge's.")] = "auto",
-) -> None:
+@bench_of(TraceSettings)
+def command(settings: TraceSettings) -> None:
     """Record the target's greedy answers and the draft's proposals on the way."""
-    console = console_for(json)
+    console = console_for(settings.as_json)
     trace = record(
-        load_model(target, quantization=quantization, num_threads=1),
-        load_draft_model(draft, num_threads=1),
-        track(examples(6 if quick else num_prompts), "recording answers", console=console),
+        load_model(settings.target, quantization=settings.quantization, num_threads=1),
+        load_draft_model(settings.draft, num_threads=1),
+        track(
+            examples(6 if settings.quick else settings.num_prompts),
+            "recording answers",
+            console=console,
+        ),
     )
-    path = out.with_stem(f"{out.stem}-quick") if quick and out == TRACE else out
+    path = settings.out or settings.result_dir / "trace.npz"
     trace.save(path)
     tokens = sum(len(a.token_ids) for a in trace.answers)
     console.print(
@@ -55,9 +51,8 @@ def command(
             "quantization": trace.quantization,
             "file_bytes": path.stat().st_size,
         },
-        [at_least("answers", len(trace.answers), 6 if quick else num_prompts)],
-        as_json=json,
-        quick=quick,
+        [at_least("answers", len(trace.answers), 6 if settings.quick else settings.num_prompts)],
+        settings,
     )
 
 

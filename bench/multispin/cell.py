@@ -37,10 +37,10 @@ from ...device.record import events
 from ...device.request import Request
 from ...device.session import Session
 from ...device.visual.selection import KeepAll
-from ...edge.config import ServerConfig
 from ...edge.planning.goodput import expected_tokens
 from ...edge.planning.scenario import Device, Scenario
 from ...edge.server import EdgeServer
+from ...edge.settings import EdgeSettings
 from .timed_table import TimedTable
 
 #: 16 V bits and an id: the 31,744 bits of 1024 entries with Llama 2's ids.
@@ -108,13 +108,13 @@ def timed_edge(setting: Scenario, solver: str, scheduler: str = "") -> Iterator[
 
 def _serve(parent: Connection, setting: Scenario, solver: str, scheduler: str) -> None:
     async def serve() -> None:
-        config = ServerConfig(
+        config = EdgeSettings(
             model="table",
             port=0,
             batching="rounds",
-            round_deadline_s=30.0,
+            round_deadline_ms=30000.0,
             max_num_batched_tokens=4096,
-            shutdown_timeout_s=0.1,
+            shutdown_timeout=0.1,
             solver=solver,
             uplink_bandwidth_hz=setting.bandwidth_hz,
             scheduler=scheduler,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from rich.console import Console
 
 from ...common.protocol.messages import Correction
@@ -21,7 +20,8 @@ from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import Scenario
 from ..grid import grid
 from ..progress import track
-from ..report import RESULTS_DIR, Json, at_least, at_most, console_for, finish
+from ..report import at_least, at_most, bench_of, console_for, finish
+from ..settings import MultiSpinSettings
 from .claims import Claim, claims
 from .figures import (
     BANDWIDTHS_HZ,
@@ -37,7 +37,7 @@ from .figures import (
     figure_7,
     figure_8,
 )
-from .page import fill_page
+from .page import tables
 from .plot import plot_all
 from .served import serve
 from .setting import TIMES, PaperPair, calibrate, scenario
@@ -47,29 +47,22 @@ REALIZATIONS = 50
 LENGTHS, ROUNDS = (1, 2, 3, 5, 8, 12, 18, 25), 16
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer points, realizations and rounds; no pictures.")
-    ] = False,
-    calibrate_times: Annotated[
-        bool, typer.Option("--calibrate", help="Find the times again, print them, and end.")
-    ] = False,
-) -> None:
+@bench_of(MultiSpinSettings)
+def command(settings: MultiSpinSettings) -> None:
     """Reproduce Multi-SPIN's figures, by the model and through the real server; say which of its claims hold."""
-    console = console_for(json)
-    if calibrate_times:
+    console = console_for(settings.as_json)
+    if settings.calibrate:
         for pair in PAIRS:
             console.print(pair.name, asdict(calibrate(pair)))
         return
-    results = _measure(console, quick=quick)
+    results = _measure(console, quick=settings.quick)
     found = claims(results)
     results["claims"] = [asdict(claim) for claim in found]
     _show(found, console)
-    if not quick:
-        for path in plot_all(results["figures"], RESULTS_DIR):
+    if not settings.quick:
+        for path in plot_all(results["figures"], settings.result_dir):
             console.print(f"written to {path}")
-        fill_page(results, found)
+        (settings.result_dir / "multispin.md").write_text(tables(results, found), encoding="utf-8")
     worst_pair = min(
         s["exact"]["measured"] / s["fixed"]["measured"] for s in results["served"].values()
     )
@@ -77,9 +70,9 @@ def command(
         at_least("exact over the best other scheme, worst point", _worst(results), 1 - 1e-9),
         at_least("exact over fixed through the server, worst pair", worst_pair, 1.0),
     ]
-    if not quick:  # two rounds a point say little about the mean
+    if not settings.quick:  # two rounds a point say little about the mean
         bars.append(at_most("measured from theory, mean over points", _deviation(results), 0.10))
-    finish("multispin", results, bars, as_json=json, quick=quick)
+    finish("multispin", results, bars, settings)
 
 
 def _measure(console: Console, *, quick: bool) -> dict[str, Any]:

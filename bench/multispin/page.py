@@ -1,26 +1,13 @@
-"""The measured part of docs/multispin.md: tables made of the results of `covspec bench multispin`."""
+"""The results of `covspec bench multispin` as Markdown; `covspec bench reproduction` puts it into docs/multispin.md."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ..tables.text import markdown_table
 from .claims import Claim
 from .figures import CORRECTIONS, PAIRS
-
-PAGE = Path(__file__).parents[2] / "docs" / "multispin.md"
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-
-
-def fill_page(results: dict[str, Any], found: list[Claim], page: Path = PAGE) -> None:
-    """Puts the tables between the page's marks."""
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert end, f"{page} has lost its marks"
-    page.write_text(f"{before}{BEGIN}\n\n{tables(results, found)}\n{END}{after}", encoding="utf-8")
 
 
 def tables(results: dict[str, Any], found: list[Claim]) -> str:

@@ -20,16 +20,15 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-import typer
+from typing import Any, TypeVar
 
 from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import Scenario
 from ..grid import grid
 from ..link.shaping_proxy import precise_loop
 from ..progress import track
-from ..report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
+from ..report import Bar, at_least, bench_of, console_for, finish
+from ..settings import PlansSettings
 from .cell import DeviceRun, run_devices, timed_edge
 from .setting import LLAMA, scenario
 
@@ -38,41 +37,37 @@ T = TypeVar("T")
 ARMS = ("fixed", "homogeneous", "exact")
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer draws, two solvers.")] = False,
-    draws: Annotated[int, typer.Option(help="Draws of devices and channels.")] = 6,
-    seconds: Annotated[float, typer.Option(help="Of each draw, for each solver.")] = 20.0,
-) -> None:
+@bench_of(PlansSettings)
+def command(settings: PlansSettings) -> None:
     """Measure the goodput of served plans: exact against fixed, and with a scheduler that gets killed."""
-    console = console_for(json)
-    arms = ("fixed", "exact") if quick else ARMS
-    draws, seconds = (1, 7.0) if quick else (draws, seconds)
-    settings = [scenario(LLAMA, seed) for seed in range(draws)]
+    console = console_for(settings.as_json)
+    arms = ("fixed", "exact") if settings.quick else ARMS
+    draws, seconds = (1, 7.0) if settings.quick else (settings.draws, settings.seconds)
+    scenarios = [scenario(LLAMA, seed) for seed in range(draws)]
     made: dict[tuple[int, str], dict[str, Any]] = {}
     with ExitStack() as stack:
-        edges = {arm: stack.enter_context(timed_edge(settings[0], arm)) for arm in arms}
+        edges = {arm: stack.enter_context(timed_edge(scenarios[0], arm)) for arm in arms}
         turns = [
             (draw, arm)
             for draw in range(draws)
             for arm in (arms if draw % 2 == 0 else reversed(arms))
         ]
         for draw, arm in track(turns, "served plans", console=console):
-            setting = settings[draw]
-            runs = _run(run_devices(edges[arm], setting, seconds, seed=1000 * draw))
-            promised = SOLVERS[arm](setting).goodput
+            drawn = scenarios[draw]
+            runs = _run(run_devices(edges[arm], drawn, seconds, seed=1000 * draw))
+            promised = SOLVERS[arm](drawn).goodput
             made[draw, arm] = {"draw": draw, "solver": arm, "model_goodput": promised}
             made[draw, arm] |= _summary(runs)
     rows = list(made.values())
     console.print("with a scheduler that is killed and started again …")
-    killed = _with_a_killed_scheduler(settings[0], max(seconds, 20.0))
+    killed = _with_a_killed_scheduler(scenarios[0], max(seconds, 20.0))
     ratios, mean_ratios = (
         [made[draw, "exact"][kind] / made[draw, "fixed"][kind] for draw in range(draws)]
         for kind in ("goodput", "mean_goodput")
     )
     _show(made, arms, (ratios, mean_ratios), killed, console)
-    if not quick:
-        _plot(rows, arms, RESULTS_DIR / "plans.png")
+    if not settings.quick:
+        _plot(rows, arms, settings.result_dir / "plans.png")
     lost = sum(r["sessions_lost"] for r in [*rows, killed])
     finish(
         "plans",
@@ -96,8 +91,7 @@ def command(
             Bar("sessions lost, a killed scheduler included", lost, "= 0", lost == 0),
             at_least("plans made after the kill", killed["plans_after_restart"], 1),
         ],
-        as_json=json,
-        quick=quick,
+        settings,
     )
 
 

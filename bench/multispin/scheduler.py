@@ -12,10 +12,9 @@ import itertools
 import statistics
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from rich.console import Console
 
 from ...common.protocol.messages import Correction
@@ -24,31 +23,34 @@ from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import OBJECTIVES, Device, Scenario
 from ..grid import grid
 from ..progress import track
-from ..report import RESULTS_DIR, Json, at_least, at_most, console_for, finish
+from ..report import at_least, at_most, bench_of, console_for, finish
+from ..settings import BenchSettings
 from .setting import BANDWIDTH_HZ, LLAMA, NUM_DEVICES, QWEN, scenario
 
 SMALL_SCENARIOS, PAPER_SCENARIOS = 400, 100
 SIZES = (20, 100, 1000)
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer scenarios.")] = False,
-) -> None:
+@bench_of(BenchSettings)
+def command(settings: BenchSettings) -> None:
     """Check the exact solver against brute force, compare all solvers, and time them."""
-    console = console_for(json)
-    small = _against_brute_force(SMALL_SCENARIOS // 4 if quick else SMALL_SCENARIOS, console)
-    compared = _compare(PAPER_SCENARIOS // 5 if quick else PAPER_SCENARIOS, console)
-    times = _times(5 if quick else 25, console)
+    console = console_for(settings.as_json)
+    small = _against_brute_force(
+        SMALL_SCENARIOS // 4 if settings.quick else SMALL_SCENARIOS, console
+    )
+    compared = _compare(PAPER_SCENARIOS // 5 if settings.quick else PAPER_SCENARIOS, console)
+    times = _times(5 if settings.quick else 25, console)
     _show(compared, times, console)
-    if not quick:
-        _plot(times, RESULTS_DIR / "scheduler.png")
+    if not settings.quick:
+        _plot(times, settings.result_dir / "scheduler.png")
     others = max(row["best_over_exact"] for row in compared["solvers"].values())
     finish(
         "scheduler",
         {"brute_force": small, "twenty_devices": compared, "solve_s": times},
         [
-            at_least("scenarios against brute force", small["scenarios"], 75 if quick else 300),
+            at_least(
+                "scenarios against brute force", small["scenarios"], 75 if settings.quick else 300
+            ),
             at_most("exact below brute force, relative", small["largest_deficit"], 1e-9),
             at_most("brute force above the bound, relative", small["bound_exceeded"], 1e-9),
             at_most("certified gap, 20 devices", compared["largest_gap"], 1e-4),
@@ -57,8 +59,7 @@ def command(
             at_most("exact, 1000 devices, s", times["exact"]["1000"]["cpu_s"], 0.300),
             at_most("paper, 20 devices, 100 x 100, s", times["paper"]["20"]["cpu_s"], 0.100),
         ],
-        as_json=json,
-        quick=quick,
+        settings,
     )
 
 

@@ -18,10 +18,10 @@ from ...device.fleet.fleet import Asked, Fleet
 from ...device.fleet.pace import LoopClock
 from ...device.fleet.profile import Profile
 from ...device.fleet.script import TableScripts
-from ...edge.config import ServerConfig
 from ...edge.planning.plan import Plan
 from ...edge.planning.scenario import Scenario
 from ...edge.server import EdgeServer
+from ...edge.settings import EdgeSettings
 from ..link.shaping_proxy import precise_loop
 from .timed_table import TimedTable
 
@@ -84,14 +84,14 @@ async def _ask(
     """Every device asks one question; all are broken off when the first has so many rounds behind it."""
     logits = np.random.default_rng(0).normal(0, 2, (_VOCAB, _VOCAB))
     target = TimedTable(logits, scenario.verify_fixed_s, scenario.verify_per_draft_s)
-    config = ServerConfig(
+    config = EdgeSettings(
         model="table",
         port=0,
         batching="rounds",
-        round_deadline_s=30.0,
+        round_deadline_ms=30000.0,
         schedule="off",
         max_num_batched_tokens=1 << 14,
-        shutdown_timeout_s=0.5,
+        shutdown_timeout=0.5,
     )
     scripts = TableScripts(target, seed)
     for number, profile in enumerate(profiles):

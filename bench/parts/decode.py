@@ -14,9 +14,8 @@ import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -26,7 +25,8 @@ from ...device.record.events import Done
 from ...device.request import Request
 from ...device.tactics import Tactics
 from ..processes import running_edge
-from ..report import Json, at_least, console_for, finish
+from ..report import at_least, bench_of, console_for, finish
+from ..settings import DecodeSettings
 from ..suites.suite import examples
 from .asker import Asker
 
@@ -50,22 +50,26 @@ class Timed:
     bytes_down: int = 0
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer questions.")] = False,
-    quantization: Annotated[str, typer.Option(help="Of the target.")] = "auto",
-) -> None:
+@bench_of(DecodeSettings)
+def command(settings: DecodeSettings) -> None:
     """Speculation against the target alone: tokens per second, interleaved, on loopback."""
     from .generate import Generate
 
-    console = console_for(json)
-    num_questions, repeats = (3, 2) if quick else (12, 5)
+    console = console_for(settings.as_json)
+    num_questions, repeats = (3, 2) if settings.quick else (12, 5)
     cores = sorted(os.sched_getaffinity(0))
     pin = len(cores) > 1
     if pin:
         os.sched_setaffinity(0, {cores[DEVICE_CORE]})
     draft = load_draft_model("scenes-draft", num_threads=1)
-    args = ("--model", "scenes-target", "--num-threads", "1", "--quantization", quantization)
+    args = (
+        "--model",
+        "scenes-target",
+        "--num-threads",
+        "1",
+        "--quantization",
+        settings.quantization,
+    )
     with running_edge(*args, core=cores[EDGE_CORE] if pin else None) as edge:
         asker = Asker(draft, edge.address)
         generate = Generate("scenes-target")
@@ -95,7 +99,7 @@ def command(
             "pinned": pin,
             "questions": num_questions,
             "repeats": repeats,
-            "quantization": quantization,
+            "quantization": settings.quantization,
         },
         [
             at_least(f"tokens/s over edge-only, k={best}", chosen["ratio_decode"], 1.0),
@@ -106,8 +110,7 @@ def command(
             ),
             at_least("share of answers equal to edge-only's", chosen["equal"], 1.0),
         ],
-        as_json=json,
-        quick=quick,
+        settings,
     )
 
 

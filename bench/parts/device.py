@@ -13,15 +13,14 @@ badly is printed as well.
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ...common.models.loader import load_draft_model
 from ...common.protocol.messages import Gate
 from ...common.radio.link import LinkConfig
 from ..processes import running_edge, running_link
-from ..report import RESULTS_DIR, Bar, Json, at_least, below, console_for, finish
+from ..report import Bar, at_least, below, bench_of, console_for, finish
+from ..settings import BenchSettings
 from ..suites.suite import examples
 from . import branch_sweep, draft_step, gate_sweep, selector_sweep
 from .asker import Asker
@@ -31,24 +30,24 @@ from .selection import SELECTION_MS, on_one_thread
 GATE_RTT_S = 0.02
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer questions and repeats.")] = False,
-) -> None:
+@bench_of(BenchSettings)
+def command(settings: BenchSettings) -> None:
     """Measure selection, the draft step, selectors, the gate and branches on the device."""
-    console = console_for(json)
-    selection_ms = on_one_thread(30 if quick else 200, compare=False)["selection"]["median_ms"]
+    console = console_for(settings.as_json)
+    selection_ms = on_one_thread(30 if settings.quick else 200, compare=False)["selection"][
+        "median_ms"
+    ]
     cores = sorted(os.sched_getaffinity(0))
     edge_core = cores[0] if len(cores) > 1 else None
     if edge_core is not None:
         os.sched_setaffinity(0, {cores[1]})
-    steps = draft_step.step_times(10 if quick else 100, console)
+    steps = draft_step.step_times(10 if settings.quick else 100, console)
     draft_step.show(console, steps)
 
     draft = load_draft_model(draft_step.MODEL, num_threads=1)
-    asked = examples(2 if quick else 60)
-    few = examples(2 if quick else 24)
-    thresholds = gate_sweep.QUICK_THRESHOLDS if quick else gate_sweep.THRESHOLDS
+    asked = examples(2 if settings.quick else 60)
+    few = examples(2 if settings.quick else 24)
+    thresholds = gate_sweep.QUICK_THRESHOLDS if settings.quick else gate_sweep.THRESHOLDS
     args = ("--model", "scenes-target", "--num-threads", "1")
     branches = []
     with running_edge(*args, core=edge_core) as edge:
@@ -73,10 +72,10 @@ def command(
     console.print("What went badly:" if regrets else "Nothing went badly.")
     for regret in regrets:
         console.print(f"  {regret}", highlight=False)
-    if not quick:
-        gate_sweep.plot(gates, RESULTS_DIR / "device-gate.png")
-        branch_sweep.plot(branches, RESULTS_DIR / "device-branches.png")
-        selector_sweep.plot(selectors, RESULTS_DIR / "device-selectors.png")
+    if not settings.quick:
+        gate_sweep.plot(gates, settings.result_dir / "device-gate.png")
+        branch_sweep.plot(branches, settings.result_dir / "device-branches.png")
+        selector_sweep.plot(selectors, settings.result_dir / "device-selectors.png")
     finish(
         "device",
         {
@@ -91,8 +90,7 @@ def command(
             "regrets": regrets,
         },
         _bars(selection_ms, steps, selectors, gates, branches),
-        as_json=json,
-        quick=quick,
+        settings,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ...common.protocol.wire import MAX_MESSAGE_BYTES
+from ...common.protocol.limits import MAX_MESSAGE_BYTES
 
 _METHOD = "/covspec.bench.Echo/Decode"
 _OPTIONS = [

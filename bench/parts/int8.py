@@ -8,10 +8,9 @@ often an argmax, changes, and how near the two best tokens were where it did.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -19,8 +18,9 @@ from rich.table import Table
 
 from ...common.models.loader import load_model
 from ...common.models.model import Model, Step
-from ..report import Json, at_least, below, console_for, finish
+from ..report import at_least, below, bench_of, console_for, finish
 from ..scenes.question import is_right
+from ..settings import Int8Settings
 from ..suites.suite import MAX_NEW_TOKENS, Example, examples
 
 QUANTIZATIONS = ("none", "int8-weight-only", "int8")
@@ -29,19 +29,17 @@ MATES = (2, 3, 8, 16, 32)
 DRAFT_LENGTH = 4
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer questions.")] = False,
-    model: Annotated[str, typer.Option(help="Target: alias or folder.")] = "scenes-target",
-    num_threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
-) -> None:
+@bench_of(Int8Settings)
+def command(settings: Int8Settings) -> None:
     """INT8 against float32: agreement, KL, answers, and invariance to batch mates."""
-    console = console_for(json)
-    asked = examples(12 if quick else 60)
+    console = console_for(settings.as_json)
+    asked = examples(12 if settings.quick else 60)
     results: dict[str, Any] = {}
     truth: list[Forced] = []
     for quantization in track(QUANTIZATIONS, "quantizations", console=console):
-        target = load_model(model, quantization=quantization, num_threads=num_threads)
+        target = load_model(
+            settings.model, quantization=quantization, num_threads=settings.num_threads
+        )
         target.allocate(max(MATES), ROW_LEN)
         answers = [_answer(target, example) for example in asked]
         if quantization == "none":
@@ -63,7 +61,7 @@ def command(
     eight = results["int8-weight-only"]
     finish(
         "int8",
-        {"model": model, "questions": len(asked), "quantizations": results},
+        {"model": settings.model, "questions": len(asked), "quantizations": results},
         [
             at_least("int8-weight-only: argmax agreement", eight["argmax_agreement"], 0.98),
             below(
@@ -82,8 +80,7 @@ def command(
                 1e-9,
             ),
         ],
-        as_json=json,
-        quick=quick,
+        settings,
     )
 
 

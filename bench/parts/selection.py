@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from .. import report
+from ..report import bench_of
+from ..settings import BenchSettings
 
 SELECTION_MS = 40.0
 NUM_TOKENS, WIDTH, NUM_KEPT, NUM_CANDIDATES, RANK = 768, 2048, 64, 192, 32
@@ -25,13 +26,11 @@ _BUSY = 0.7
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
-def command(
-    json: report.Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="30 runs of each instead of 200.")] = False,
-) -> None:
+@bench_of(BenchSettings)
+def command(settings: BenchSettings) -> None:
     """Measure how long it takes to choose 64 of 768 visual tokens on one thread."""
-    console = report.console_for(json)
-    results = on_one_thread(30 if quick else 200)
+    console = report.console_for(settings.as_json)
+    results = on_one_thread(30 if settings.quick else 200)
     columns = {
         "median_ms": "median ms",
         "p95_ms": "p95 ms",
@@ -59,8 +58,7 @@ def command(
             "times": results,
         },
         [report.below("selection, ms", results["selection"]["median_ms"], SELECTION_MS)],
-        as_json=json,
-        quick=quick,
+        settings,
     )
 
 

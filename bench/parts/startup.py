@@ -7,28 +7,26 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Annotated
 
-import typer
 from rich.progress import track
 
 from .. import report
 from ..demo import samples
 from ..processes import ask, running_edge
+from ..report import bench_of
+from ..settings import BenchSettings
 
 EDGE_READY_S = 15.0
 DEMO_S = 30.0
 
 
-def command(
-    json: report.Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Once instead of three times.")] = False,
-) -> None:
+@bench_of(BenchSettings)
+def command(settings: BenchSettings) -> None:
     """Measure how long a user waits for an edge, for a first answer, and for the whole demo."""
     ready_s, answer_s, demo_s = [], [], []
     sample = samples()[0]
-    console = report.console_for(json)
-    for _ in track(range(1 if quick else 3), "starting", console=console):
+    console = report.console_for(settings.as_json)
+    for _ in track(range(1 if settings.quick else 3), "starting", console=console):
         with running_edge("--model", "scenes-target") as edge:
             ready_s.append(edge.ready_s)
             began = time.perf_counter()
@@ -54,6 +52,5 @@ def command(
             report.below("edge ready, s", median["edge_ready_s"], EDGE_READY_S),
             report.below("demo, s", median["demo_s"], DEMO_S),
         ],
-        as_json=json,
-        quick=quick,
+        settings,
     )

@@ -13,10 +13,9 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -25,12 +24,13 @@ from ...common.maths.sampling import Sampling
 from ...common.models.loader import load_model
 from ...common.models.model import Model, Step
 from ...common.models.zoo import resolve
+from ...common.protocol.limits import MAX_DRAFT_LENGTH
 from ...common.protocol.messages import Draft, Limits, Open
-from ...common.protocol.wire import MAX_DRAFT_LENGTH
 from ...edge.batching.session import Session
 from ...edge.batching.verifier import Round, Verifier
 from ..processes import running_edge
-from ..report import RESULTS_DIR, Json, at_least, below, console_for, finish
+from ..report import at_least, below, bench_of, console_for, finish
+from ..settings import VerifySettings
 from .newcomer import newcomer_times
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32)
@@ -39,36 +39,37 @@ LENGTHS = (1, 2, 4, 8, 16)
 CONTEXT = 160
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repeats.")] = False,
-    model: Annotated[str, typer.Option(help="Target: alias or folder.")] = "scenes-target",
-    quantization: Annotated[str, typer.Option(help="none, int8-weight-only or int8.")] = "none",
-    num_threads: Annotated[
-        int, typer.Option(help="CPU threads of the target; 0: as many as an edge takes.")
-    ] = 0,
-) -> None:
+@bench_of(VerifySettings)
+def command(settings: VerifySettings) -> None:
     """Verify time over batch and draft length, batching gain, engine overhead, a newcomer's prefill."""
     import torch  # here, because a help text does not need it
 
-    console = console_for(json)
-    repeats = 8 if quick else 40
-    target = load_model(model, quantization=quantization, num_threads=num_threads or None)
+    console = console_for(settings.as_json)
+    repeats = 8 if settings.quick else 40
+    target = load_model(
+        settings.model, quantization=settings.quantization, num_threads=settings.num_threads or None
+    )
     target.allocate(max(BATCHES), CONTEXT + MAX_DRAFT_LENGTH)
     grid = _measure_grid(target, repeats, console)
     fits = {k: _fit({b: grid[b, k] for b in BATCHES}) for k in LENGTHS}
     tokens_per_s = {b: b * (8 + 1) / grid[b, 8] for b in BATCHES}
     gain = tokens_per_s[16] / tokens_per_s[1]
-    bare = _against_bare(target, model, repeats, console)
-    newcomer = _newcomer(target, model, quantization, num_threads, 8.0 if quick else 40.0)
+    bare = _against_bare(target, settings.model, repeats, console)
+    newcomer = _newcomer(
+        target,
+        settings.model,
+        settings.quantization,
+        settings.num_threads,
+        8.0 if settings.quick else 40.0,
+    )
     _show(console, grid, fits, bare, newcomer)
-    if not quick:
-        _plot(grid, fits, RESULTS_DIR / "verify.png")
+    if not settings.quick:
+        _plot(grid, fits, settings.result_dir / "verify.png")
     finish(
         "verify",
         {
-            "model": model,
-            "quantization": quantization,
+            "model": settings.model,
+            "quantization": settings.quantization,
             "num_threads": torch.get_num_threads(),
             "context": CONTEXT,
             "seconds": [
@@ -85,8 +86,7 @@ def command(
             below("engine over a bare forward, worst shape", max(r["ratio"] for r in bare), 1.15),
             below("others' p99 during a prefill over idle p99", newcomer["ratio"], 3.0),
         ],
-        as_json=json,
-        quick=quick,
+        settings,
     )
 
 

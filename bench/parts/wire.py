@@ -14,9 +14,8 @@ import statistics
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -25,7 +24,8 @@ from ...common.models.table import load_table, word_tokenizer
 from ...common.protocol.messages import Correction, Open
 from ...device.line.edge_link import EdgeLink
 from ..processes import Edge, running_edge
-from ..report import Json, below, console_for, finish
+from ..report import below, bench_of, console_for, finish
+from ..settings import BenchSettings
 from .anatomy import PARTS, anatomy
 from .echo import running_echo
 from .rounds import RoundTimes, opening, play_rounds, with_seed
@@ -35,13 +35,11 @@ DRAFT_LENGTH = 4
 CLIENTS = 64
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
-) -> None:
+@bench_of(BenchSettings)
+def command(settings: BenchSettings) -> None:
     """Measure a round without its model: latency of one client, rounds a second of 64."""
-    console = console_for(json)
-    rounds = 200 if quick else 1500
+    console = console_for(settings.as_json)
+    rounds = 200 if settings.quick else 1500
     cases = [
         (SMALL, Correction.COUPLED),
         (SMALL, Correction.LOGITS),
@@ -82,8 +80,7 @@ def command(
             below("p50 of a round, 512 tokens, ms", 1e3 * small["p50_s"], 1.0),
             below("p50 of a rejection, 151,674 tokens, ms", 1e3 * large["rejected_p50_s"], 3.0),
         ],
-        as_json=json,
-        quick=quick,
+        settings,
     )
 
 

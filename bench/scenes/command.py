@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ...common.errors import InvalidRequest
+from ...common.flags import flags_of
+from ..report import check_writable
+from ..settings import TrainSettings
 from .recipe import RECIPE, ROLES, quick_recipe
 
 if TYPE_CHECKING:
@@ -46,44 +48,23 @@ class _Display:
             )
 
 
-def command(
-    out: Annotated[Path, typer.Option(help="Folder for the weights and the checkpoints.")] = Path(
-        "scenes-pair"
-    ),
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the weights and of the training scenes.")
-    ] = 0,
-    only: Annotated[str, typer.Option(help="Train `target` or `draft` alone.")] = "",
-    draft_for: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a target: train a draft for it alone, with its tokenizer."),
-    ] = None,
-    threads: Annotated[
-        int, typer.Option(min=0, help="CPU threads; 0 takes PyTorch's default.")
-    ] = 0,
-    resume: Annotated[
-        bool, typer.Option(help="Go on from the checkpoints in OUT if there are any.")
-    ] = True,
-    quick: Annotated[
-        bool, typer.Option(help="A few steps of each stage, to try the command.")
-    ] = False,
-) -> None:
+@flags_of(TrainSettings)
+def command(settings: TrainSettings) -> None:
     """Train the embedded pair `scenes` from a seed."""
-    if only not in ("", *ROLES):
-        raise typer.BadParameter(f"{only!r} is neither target nor draft", param_hint="--only")
+    only, draft_for, out, seed = settings.only, settings.draft_for, settings.out, settings.seed
     if draft_for is not None and (only == "target" or not (draft_for / "tokenizer.json").exists()):
-        raise typer.BadParameter(
-            f"{draft_for} must be the folder of a target with its tokenizer",
-            param_hint="--draft-for",
+        raise InvalidRequest(
+            f"--draft-for {draft_for} must be the folder of a target with its tokenizer"
         )
     roles = ("draft",) if draft_for is not None else (only,) if only else ROLES
+    check_writable(out)
     import torch  # here, because a help text does not need it
 
     from .train import train_pair
 
-    if threads:
-        torch.set_num_threads(threads)
-    recipe = quick_recipe() if quick else RECIPE
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    recipe = quick_recipe() if settings.quick else RECIPE
     console = Console(stderr=True)
     display = _Display(console)
     with display.bar:
@@ -93,7 +74,7 @@ def command(
             recipe=recipe,
             roles=roles,
             tokenizer_dir=draft_for,
-            resume=resume,
+            resume=settings.resume,
             progress=display,
         )
     described = {role: [asdict(stage) for stage in recipe[role]] for role in roles}

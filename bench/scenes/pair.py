@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from PIL import Image
@@ -17,6 +17,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from .. import report
+from ..report import bench_of
+from ..settings import PairSettings
 from .question import FAMILIES, SceneQuestion, is_right, questions
 from .scene import blank_scene, draw_scene, scene_from_seed
 
@@ -172,19 +174,14 @@ def _mean(values: Sequence[float]) -> float:
     return round(sum(values) / len(values), 4) if values else float("nan")
 
 
-def command(
-    json: report.Json = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Thirty scenes instead of three hundred.")
-    ] = False,
-    models: Annotated[Path, typer.Option(help="Folder with target/ and draft/.")] = SCENES_DIR,
-) -> None:
+@bench_of(PairSettings)
+def command(settings: PairSettings) -> None:
     """Measure the embedded pair on scenes that training never saw."""
-    seeds = HELD_OUT[:30] if quick else HELD_OUT
-    console = report.console_for(json)
+    seeds = HELD_OUT[:30] if settings.quick else HELD_OUT
+    console = report.console_for(settings.as_json)
     with Progress(console=console) as progress:
         task = progress.add_task("held-out scenes", total=4 * len(seeds))
-        results = measure(models, seeds, lambda done: progress.advance(task, done))
+        results = measure(settings.models, seeds, lambda done: progress.advance(task, done))
     table = Table(
         "family", "target", "draft", "target, blank", "agreement", title="shares by family"
     )
@@ -192,7 +189,7 @@ def command(
         names = ("target", "draft", "target_blank", "agreement")
         table.add_row(family, *(f"{scores[name]:.3f}" for name in names))
     console.print(table)
-    report.finish("pair", results, bars(results), as_json=json, quick=quick)
+    report.finish("pair", results, bars(results), settings)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from typing import Protocol
 
 from ...common.maths.sampling import Sampling
 from ...common.models.prompt import Prompt
+from ...common.protocol.limits import MAX_DRAFT_LENGTH
 from ...common.protocol.messages import Draft, Limits, Mode, Opened, Verdict
-from ...common.protocol.wire import MAX_DRAFT_LENGTH, to_request, to_response
+from ...common.protocol.wire import to_request, to_response
 from ...device.fleet.pair_trace import PairTrace
 from ...device.fleet.profile import Profile
 from ...device.fleet.script import drawn_right

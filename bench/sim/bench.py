@@ -12,22 +12,22 @@ import dataclasses
 import hashlib
 import json as json_
 import time
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from ...device.fleet.pair_trace import load_pair_trace
 from ...device.fleet.profile import BUILT_IN, Mix, read_mix
 from ...edge.batching.round_queue import Batching
-from ...edge.config import ServerConfig
+from ...edge.settings import EdgeSettings
 from ..load.run import Crowd, run_load
 from ..load.trace import TRACE
 from ..load.workload import Workload
 from ..multispin.setting import LLAMA, QWEN, scenario
 from ..processes import running_edge
-from ..report import Bar, Json, below, console_for, finish
+from ..report import Bar, below, bench_of, console_for, finish
+from ..settings import BenchSettings
 from .answers import DrawnAnswers, RecordedAnswers
 from .calibrate import calibrate
 from .deployment import Deployment, simulate
@@ -49,17 +49,15 @@ COMPARED = {
 WITHIN = 0.10
 
 
-def command(
-    json: Json = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter.")] = False,
-) -> None:
+@bench_of(BenchSettings)
+def command(settings: BenchSettings) -> None:
     """Simulated against measured loads, and how long a large simulation takes."""
-    console = console_for(json)
-    agreement, bars = _agreement(quick, console)
-    model, model_bars = _model(quick)
-    scale, scale_bars = _scale(quick, console)
+    console = console_for(settings.as_json)
+    agreement, bars = _agreement(settings.quick, console)
+    model, model_bars = _model(settings.quick)
+    scale, scale_bars = _scale(settings.quick, console)
     results = {"agreement": agreement, "model": model, "scale": scale}
-    finish("simulate", results, [*bars, *model_bars, *scale_bars], as_json=json, quick=quick)
+    finish("simulate", results, [*bars, *model_bars, *scale_bars], settings)
 
 
 def _agreement(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
@@ -69,7 +67,7 @@ def _agreement(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]
     if not quick:
         crowds[f"{SIZES[-1]} busy"] = (SIZES[-1], BUSY)
     times = calibrate("scenes-target", seconds=3.0 if quick else 15.0, console=console)
-    config = ServerConfig()
+    config = EdgeSettings()
     trace = load_pair_trace(TRACE)
     bars, out = [], dict[str, Any]()
     table = Table("devices", "", "measured", "simulated", "difference", title="agreement")
@@ -86,7 +84,7 @@ def _agreement(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]
             mix,
             RecordedAnswers(trace),
             times,
-            Batching(config.batch_wait_s, size),
+            Batching(config.wait_s, size),
             size,
             max_tokens=config.max_num_batched_tokens,
             num_rows=size,
@@ -136,7 +134,7 @@ def _scale(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
             read_mix("smartphone,laptop,robot"),
             DrawnAnswers(),
             ServiceTimes(0.02, 0.002, 0.0002, 0.0001),
-            Batching(ServerConfig().batch_wait_s, 1 << 30),
+            Batching(EdgeSettings().wait_s, 1 << 30),
             clients,
             cells,
         )

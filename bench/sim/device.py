@@ -9,8 +9,8 @@ import numpy as np
 
 from ...common.maths.sampling import Sampling
 from ...common.models.prompt import Prompt
+from ...common.protocol.limits import MAX_DRAFT_LENGTH
 from ...common.protocol.messages import Plan as Part
-from ...common.protocol.wire import MAX_DRAFT_LENGTH
 from ...common.radio.link import Direction
 from ...device.fleet.fleet import OK, Asked, RoundParts
 from ...device.fleet.profile import Profile

@@ -11,158 +11,83 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_
-import math
 import time
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ...common.errors import InvalidRequest
+from ...common.flags import flags_of
 from ...device.fleet.pair_trace import load_pair_trace
 from ...edge.batching.round_queue import Batching
-from ...edge.config import ServerConfig
-from ...edge.planning.planner import SOLVERS
 from ..grid import grid
-from ..load.options import (
-    DURATION_S,
-    FLEET,
-    AcceptRate,
-    Burstiness,
-    DraftLength,
-    Fleet,
-    Goodput,
-    InputLen,
-    NumPrompts,
-    OutputLen,
-    RampUpS,
-    ResultDir,
-    Seed,
-    ThinkS,
-    make_mix,
-    parse_objectives,
-)
+from ..load.options import DURATION_S, make_mix, parse_objectives
 from ..load.report_file import end_report, new_report
 from ..load.sweep import parse_sweep
 from ..load.workload import Workload
 from ..multispin.setting import LLAMA, QWEN
-from ..report import Json, console_for
+from ..report import console_for
 from .answers import DrawnAnswers, RecordedAnswers
 from .deployment import Deployment, simulate
 from .multispin import simulate_setting
 from .service_times import ServiceTimes, load_service_times
+from .settings import SimulateSettings
 
-_D = ServerConfig()
 _SETTINGS = {pair.name: pair for pair in (LLAMA, QWEN)}
 
 
-def command(
-    context: typer.Context,
-    num_clients: Annotated[int, typer.Option(help="Devices of all cells.")] = 64,
-    cells: Annotated[int, typer.Option(help="Edges, each with its part of the devices.")] = 1,
-    num_prompts: NumPrompts = 0,
-    request_rate: Annotated[
-        float, typer.Option(help="Requests a second of all cells; inf: closed loop.")
-    ] = math.inf,
-    burstiness: Burstiness = 1.0,
-    max_concurrency: Annotated[int, typer.Option(help="Requests at a time in a cell.")] = 0,
-    duration: Annotated[float, typer.Option(help="Virtual seconds. 30 by default.")] = 0.0,
-    ramp_up_s: RampUpS = 0.0,
-    fleet: Fleet = FLEET,
-    draft_length: DraftLength = None,
-    accept_rate: AcceptRate = None,
-    think_s: ThinkS = None,
-    input_len: InputLen = None,
-    output_len: OutputLen = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Answers that covspec bench trace recorded.")
-    ] = None,
-    times: Annotated[
-        Path | None, typer.Option(help="Times of an edge, as --calibrate writes them.")
-    ] = None,
-    calibrate: Annotated[
-        str, typer.Option(help="Measure an edge with this model, write --times, and end.")
-    ] = "",
-    verify_fixed_ms: Annotated[
-        float | None, typer.Option(help="T_fix, in place of the measured one.")
-    ] = None,
-    verify_per_session_ms: Annotated[
-        float | None, typer.Option(help="T_lin, in place of the measured one.")
-    ] = None,
-    batching: Annotated[str, typer.Option(help="continuous or rounds.")] = _D.batching,
-    batch_wait_ms: Annotated[float, typer.Option(help="As of edge-server.")] = 1e3
-    * _D.batch_wait_s,
-    round_deadline_ms: Annotated[float, typer.Option(help="As of edge-server.")] = 1e3
-    * _D.round_deadline_s,
-    max_num_seqs: Annotated[int, typer.Option(help="Sessions at a time; 0: no limit.")] = 0,
-    max_num_batched_tokens: Annotated[
-        int, typer.Option(help="As of edge-server.")
-    ] = _D.max_num_batched_tokens,
-    uplink_bandwidth_hz: Annotated[
-        float, typer.Option(help="Of a cell; plans divide it, else equal shares.")
-    ] = 0.0,
-    solver: Annotated[str, typer.Option(help=f"Of plans: {', '.join(SOLVERS)}.")] = "",
-    setting: Annotated[
-        str, typer.Option(help=f"Multi-SPIN's experiments: {', '.join(_SETTINGS)}.")
-    ] = "",
-    sweep: Annotated[str, typer.Option(help="Sizes for --setting.")] = "clients=4,8,16,24,100,1000",
-    goodput: Goodput = None,
-    seed: Seed = 0,
-    result_dir: ResultDir = None,
-    json: Json = False,
-) -> None:
+@flags_of(SimulateSettings)
+def command(settings: SimulateSettings) -> None:
     """Simulate devices and edges on a virtual clock."""
-    console = console_for(json)
-    if calibrate:
-        if times is None:
+    s = settings
+    console = console_for(s.as_json)
+    if s.calibrate:
+        if s.times is None:
             raise InvalidRequest("--calibrate measures an edge: say with --times where to write")
         from .calibrate import calibrate as measure
 
-        measured = measure(calibrate, seconds=10.0, console=console)
-        measured.save(times)
+        measured = measure(s.calibrate, seconds=10.0, console=console)
+        measured.save(s.times)
         console.print(measured)
-        console.print(f"written to {times}")
+        console.print(f"written to {s.times}")
         return
-    if setting:
-        _multi_spin(setting, parse_sweep(sweep), json)
+    if s.setting_name:
+        _multi_spin(s.setting_name, parse_sweep(s.sweep), s.as_json)
         return
-    if batching not in ("continuous", "rounds"):
-        raise InvalidRequest(f"--batching must be continuous or rounds, not {batching!r}")
-    if max_num_seqs < 0:
-        raise InvalidRequest(f"--max-num-seqs must be 0 or more, not {max_num_seqs}")
-    synchronous = batching == "rounds" or bool(solver)
-    rows = max_num_seqs or 1 << 30
-    service_times = ServiceTimes() if times is None else load_service_times(times)
-    for name, ms in (("step_fixed_s", verify_fixed_ms), ("per_session_s", verify_per_session_ms)):
+    synchronous = s.batching == "rounds" or bool(s.solver)
+    rows = s.max_num_seqs or 1 << 30
+    service_times = ServiceTimes() if s.times is None else load_service_times(s.times)
+    for name, ms in (
+        ("step_fixed_s", s.verify_fixed_ms),
+        ("per_session_s", s.verify_per_session_ms),
+    ):
         if ms is not None:
             changed: dict[str, Any] = {name: ms / 1e3}
             service_times = dataclasses.replace(service_times, **changed)
     deployment = Deployment(
-        make_mix(fleet, draft_length, accept_rate, think_s, input_len, output_len),
-        DrawnAnswers(seed) if trace is None else RecordedAnswers(load_pair_trace(trace)),
+        make_mix(s),
+        DrawnAnswers(s.seed) if s.trace is None else RecordedAnswers(load_pair_trace(s.trace)),
         service_times,
-        Batching((round_deadline_ms if synchronous else batch_wait_ms) / 1e3, rows),
-        num_clients,
-        cells,
-        max_num_batched_tokens,
+        Batching((s.round_deadline_ms if synchronous else s.batch_wait_ms) / 1e3, rows),
+        s.num_clients,
+        s.cells,
+        s.max_num_batched_tokens,
         rows,
-        solver,
-        uplink_bandwidth_hz,
+        s.solver,
+        s.uplink_bandwidth_hz,
     )
     workload = Workload(
-        num_prompts=num_prompts,
-        request_rate=request_rate,
-        burstiness=burstiness,
-        max_concurrency=max_concurrency,
-        duration_s=duration or (0.0 if num_prompts else DURATION_S),
-        ramp_up_s=ramp_up_s,
-        seed=seed,
+        num_prompts=s.num_prompts,
+        request_rate=s.request_rate,
+        burstiness=s.burstiness,
+        max_concurrency=s.max_concurrency,
+        duration_s=s.duration or (0.0 if s.num_prompts else DURATION_S),
+        ramp_up_s=s.ramp_up_s,
+        seed=s.seed,
     )
-    report = new_report("loadtest", context.params)
+    report = new_report("loadtest", s.model_dump())
     began = time.perf_counter()
-    results = simulate(deployment, workload, parse_objectives(goodput))
+    results = simulate(deployment, workload, parse_objectives(s.goodput))
     console.print(
-        f"{results['rounds']:,} rounds of {num_clients:,} devices in {time.perf_counter() - began:.1f} s; "
+        f"{results['rounds']:,} rounds of {s.num_clients:,} devices in {time.perf_counter() - began:.1f} s; "
         f"times {service_times.source}"
     )
     if "plan_goodput_tokens_per_s" in results:
@@ -172,12 +97,10 @@ def command(
         "edge": {"model": service_times.source, "quantization": ""},
         "results": results,
     }
-    end_report(report, False, result_dir, json)
+    end_report(report, False, s.result_dir, s.as_json)
 
 
 def _multi_spin(setting: str, sizes: list[int], as_json: bool) -> None:
-    if setting not in _SETTINGS:
-        raise InvalidRequest(f"--setting must be one of {', '.join(_SETTINGS)}, not {setting!r}")
     solvers = ["exact", "homogeneous", "fixed"]
     results: dict[str, Any] = simulate_setting(
         _SETTINGS[setting], sizes, solvers, realizations=5, rounds=100

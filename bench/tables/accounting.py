@@ -26,7 +26,7 @@ from ...common.radio.payload import (
     position_bits,
     uplink_bits,
 )
-from ...device.ask import AskMode
+from ...device.request import AskMode
 from .systems import System
 from .trial import RoundRecord, Trial
 

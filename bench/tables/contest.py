@@ -21,14 +21,13 @@ from ...common.models.loader import load_draft_model
 from ...common.models.model import Model
 from ...common.radio.link import LinkConfig
 from ...device.alone import device_only, edge_only
-from ...device.ask import AskMode
 from ...device.drafting.drafter import Drafter
 from ...device.drafting.gate import Gate
 from ...device.lengths.length import LengthName, LengthPolicy
 from ...device.line.edge_link import EdgeLink
 from ...device.record.events import Done
 from ...device.record.statistics import Statistics
-from ...device.request import Request
+from ...device.request import AskMode, Request
 from ...device.session import Session
 from ..processes import running_edge, running_link
 from ..suites.benchmark import ScoredExample

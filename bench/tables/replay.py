@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from ...common.clock import ManualClock
 from ...common.radio.link import Direction, LinkConfig
-from ...device.ask import AskMode
+from ...device.request import AskMode
 from .systems import System
 from .trial import RoundRecord, Trial
 

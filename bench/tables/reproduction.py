@@ -1,31 +1,29 @@
-"""`covspec bench reproduction`: puts what the tables and the sweep measured into docs/reproduction.md.
+"""`covspec bench reproduction`: puts what was measured into a document.
 
 The document has a place for each, between `<!-- begin NAME -->` and `<!-- end NAME -->`; what stands there is replaced
-by bench/results/NAME.md, and all else is left alone.
+by NAME.md of --results, and all else is left alone.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from ...common.errors import InvalidRequest
-from ..report import RESULTS_DIR
+from ...common.flags import flags_of
+from ..settings import ReproductionSettings
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "reproduction.md"
 _PLACE = re.compile(r"(<!-- begin (\S+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
-def command(
-    document: Annotated[Path, typer.Option(help="The document with the places.")] = DOCUMENT,
-    results: Annotated[Path, typer.Option(help="Folder of the results.")] = RESULTS_DIR,
-) -> None:
-    """Put the tables' results into docs/reproduction.md."""
+@flags_of(ReproductionSettings)
+def command(settings: ReproductionSettings) -> None:
+    """Put the results of tables, sweep or Multi-SPIN into a document."""
+    document = settings.document
     text = document.read_text(encoding="utf-8")
-    document.write_text(filled(text, results), encoding="utf-8")
+    document.write_text(filled(text, settings.results), encoding="utf-8")
     typer.echo(f"{document}: {', '.join(name for _, name, _ in _PLACE.findall(text))}")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...device.ask import AskMode
+from ...device.request import AskMode
 from .accounting import api_tokens, payload_bits, scaled_bytes
 from .systems import System
 from .trial import Trial, bytes_by_kind

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from ...common.radio.link import LinkConfig
 from ...device.lengths.length import LengthName
-from ..report import RESULTS_DIR, Bar, Json, at_least, console_for, finish
+from ..report import Bar, at_least, bench_of, console_for, finish
+from ..settings import SweepSettings
 from ..suites.benchmark import ScoredExample
 from .contest import Cores, Pair, compete, serving, shaped
-from .options import Quick, Seed
 from .paper import DATASETS
 from .setting import Setting
 from .standing import measured_s, ratio_of_sums, speedup
@@ -38,20 +38,16 @@ LEAST_SPEED = 0.95
 TEMPERATURE = 1.0
 
 
-def command(
-    examples: Annotated[int, typer.Option("--examples", help="At each point.")] = 9,
-    seed: Seed = 0,
-    json: Json = False,
-    quick: Quick = False,
-) -> None:
+@bench_of(SweepSettings)
+def command(settings: SweepSettings) -> None:
     """covspec-exact against edge-only over bandwidth, SNR, round trip and draft length."""
-    console = console_for(json)
-    setting = Setting(num_examples=3 if quick else examples, seed=seed)
+    console = console_for(settings.as_json)
+    setting = Setting(num_examples=3 if settings.quick else settings.examples, seed=settings.seed)
     asked = _mixed(setting)
     links = [LinkConfig(b, s) for b in BANDWIDTHS_HZ for s in SNRS_DB]
     trips = [LinkConfig(rtt_s=rtt_s) for rtt_s in RTTS_S]
     lengths: tuple[int, ...] = LENGTHS
-    if quick:
+    if settings.quick:
         links, trips, lengths = [links[0], links[-1]], trips[-1:], (4, 16)
     exact = SYSTEMS["covspec-exact"]
     adaptive = replace(exact.tactics, length_policy=LengthName.GOODPUT)
@@ -74,10 +70,10 @@ def command(
         "pinned": cores.pinned,
     }
     _show(console, results)
-    name = "sweep-quick" if quick else "sweep"
-    write(RESULTS_DIR / f"{name}.md", markdown(results))
-    plot(results, name)
-    finish("sweep", results, bars(results), as_json=json, quick=quick)
+    name = "sweep-quick" if settings.quick else "sweep"
+    write(settings.result_dir / f"{name}.md", markdown(results))
+    plot(results, settings.result_dir / f"{name}.png")
+    finish("sweep", results, bars(results), settings)
 
 
 def bars(results: dict[str, Any]) -> list[Bar]:
@@ -208,7 +204,7 @@ def _show(console: Console, results: dict[str, Any]) -> None:
     console.print(table)
 
 
-def plot(results: dict[str, Any], name: str) -> None:
+def plot(results: dict[str, Any], path: Path) -> None:
     """Speed over SNR (a line for each bandwidth), over the round trip, and over draft length."""
     from matplotlib.figure import Figure
 
@@ -231,7 +227,7 @@ def plot(results: dict[str, Any], name: str) -> None:
         axes.set(xlabel=label, ylabel="speed over edge-only")
         axes.set_ylim(0, None)
         axes.grid(alpha=0.3)
-    figure.savefig(RESULTS_DIR / f"{name}.png", dpi=130)
+    figure.savefig(path, dpi=130)
 
 
 def _curve(axes: Any, x: Sequence[float], points: Sequence[dict[str, Any]], label: str) -> None:

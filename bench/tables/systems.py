@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...common.protocol.messages import Correction, Gate
-from ...device.ask import AskMode
 from ...device.drafting.gate import GateRule
 from ...device.lengths.length import LengthName
+from ...device.request import AskMode
 from ...device.tactics import Tactics
 from ...device.visual.selection import Selector, SelectorName, make_selector
 

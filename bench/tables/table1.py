@@ -8,73 +8,29 @@ cost in accounting.py, the systems in systems.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from ..report import RESULTS_DIR, Bar, Json, at_least, at_most, console_for, finish
+from ..report import Bar, at_least, at_most, bench_of, console_for, finish
+from ..settings import Table1Settings
 from .names import dataset, file_name, title
-from .options import (
-    DEFAULT_LINK,
-    DEFAULT_MAX_NEW_TOKENS,
-    DEFAULT_PAIR,
-    EXAMPLES,
-    BandwidthHz,
-    Calibrate,
-    Data,
-    Device,
-    Draft,
-    EdgeAddress,
-    Examples,
-    MaxNewTokens,
-    Quantization,
-    Quick,
-    Risk,
-    RttMs,
-    Seed,
-    SnrDb,
-    Suites,
-    Target,
-    Virtual,
-    make_setting,
-)
+from .options import make_setting
 from .paper import TABLE_1
-from .setting import NUM_HELD_OUT, TEMPERATURES, Cell, run_cells
-from .systems import SYSTEMS, UHLM_RISK
+from .setting import TEMPERATURES, Cell, run_cells
+from .systems import SYSTEMS
 from .text import COLUMNS, NO_ROW, cells_of, markdown_table, show, write
 
 SPEEDUP_BAR, COVSPEC_COMM_BAR, EXACT_COMM_BAR, EXACT_BYTES_BAR = 2.2, 96.0, 99.5, 12.0
 
 
-def command(
-    examples: Examples = EXAMPLES,
-    suite: Suites = None,
-    data: Data = None,
-    seed: Seed = 0,
-    calibrate: Calibrate = NUM_HELD_OUT,
-    risk: Risk = UHLM_RISK,
-    virtual: Virtual = False,
-    bandwidth_hz: BandwidthHz = DEFAULT_LINK.bandwidth_hz,
-    snr_db: SnrDb = DEFAULT_LINK.snr_db,
-    rtt_ms: RttMs = 1e3 * DEFAULT_LINK.rtt_s,
-    target: Target = DEFAULT_PAIR.target,
-    draft: Draft = DEFAULT_PAIR.draft,
-    quantization: Quantization = DEFAULT_PAIR.quantization,
-    device: Device = DEFAULT_PAIR.device,
-    edge: EdgeAddress = DEFAULT_PAIR.edge,
-    max_new_tokens: MaxNewTokens = DEFAULT_MAX_NEW_TOKENS,
-    json: Json = False,
-    quick: Quick = False,
-) -> None:
+@bench_of(Table1Settings)
+def command(settings: Table1Settings) -> None:
     """CoVSpec's Table I: baselines and systems against the target alone, with the paper's figures beside ours."""
-    console = console_for(json)
-    setting = make_setting(
-        suites=suite, data=data, examples=examples, quick=quick, seed=seed, virtual=virtual,
-        bandwidth_hz=bandwidth_hz, snr_db=snr_db, rtt_ms=rtt_ms, target=target, draft=draft,
-        quantization=quantization, device=device, edge=edge, max_new_tokens=max_new_tokens,
-        calibrate=calibrate, risk=risk,
-    )  # fmt: skip
+    console = console_for(settings.as_json)
+    setting = make_setting(settings, settings.suite, settings.calibrate, settings.risk)
     run = run_cells(setting, SYSTEMS, console)
     cells = run.cells
-    name = file_name("table1", setting, quick)
+    name = file_name("table1", setting, settings.quick)
     results = {
         "setting": setting.as_json() | run.where,
         "cells": [as_json(cell) for cell in cells],
@@ -83,9 +39,9 @@ def command(
     }
     for cell in cells:
         show(console, f"Table I, {title(cell)}", _rows(cell))
-    write(RESULTS_DIR / f"{name}.md", markdown(results))
-    plot(results, name)
-    finish(name.removesuffix("-quick"), results, bars(cells), as_json=json, quick=quick)
+    write(settings.result_dir / f"{name}.md", markdown(results))
+    plot(results, settings.result_dir / f"{name}.png")
+    finish(name.removesuffix("-quick"), results, bars(cells), settings)
 
 
 def bars(cells: Sequence[Cell]) -> list[Bar]:
@@ -206,7 +162,7 @@ def _kinds(results: dict[str, Any]) -> list[str]:
     return markdown_table(header, rows)
 
 
-def plot(results: dict[str, Any], name: str) -> None:
+def plot(results: dict[str, Any], path: Path) -> None:
     """Speed and communication, a group of bars for each suite."""
     from matplotlib.figure import Figure
 
@@ -234,7 +190,7 @@ def plot(results: dict[str, Any], name: str) -> None:
     speed.axhline(1, color="gray", linewidth=0.8)
     speed.set(title="speed over edge-only, T = 1")
     comm.set(title="bytes a committed token, without the picture", yscale="log")
-    figure.savefig(RESULTS_DIR / f"{name}.png", dpi=130)
+    figure.savefig(path, dpi=130)
 
 
 def as_json(cell: Cell) -> dict[str, Any]:

@@ -10,32 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..report import RESULTS_DIR, Bar, Json, console_for, finish
+from ..report import Bar, bench_of, console_for, finish
+from ..settings import TableSettings
 from .names import file_name, title
-from .options import (
-    DEFAULT_LINK,
-    DEFAULT_MAX_NEW_TOKENS,
-    DEFAULT_PAIR,
-    EXAMPLES,
-    BandwidthHz,
-    Data,
-    Device,
-    Draft,
-    EdgeAddress,
-    Examples,
-    MaxNewTokens,
-    Quantization,
-    Quick,
-    RttMs,
-    Seed,
-    SnrDb,
-    Suites,
-    Target,
-    Virtual,
-    make_setting,
-)
+from .options import make_setting
 from .paper import COMPONENTS, ENABLED, TABLE_2
-from .setting import NUM_HELD_OUT, Cell, run_cells
+from .setting import Cell, run_cells
 from .systems import ABLATIONS, ALL_TOKEN_ABLATIONS, SYSTEMS
 from .text import COLUMNS, NO_ROW, cells_of, markdown_table, show, write
 
@@ -54,35 +34,14 @@ DIRECTIONS = (
 )
 
 
-def command(
-    examples: Examples = EXAMPLES,
-    suite: Suites = None,
-    data: Data = None,
-    seed: Seed = 0,
-    virtual: Virtual = False,
-    bandwidth_hz: BandwidthHz = DEFAULT_LINK.bandwidth_hz,
-    snr_db: SnrDb = DEFAULT_LINK.snr_db,
-    rtt_ms: RttMs = 1e3 * DEFAULT_LINK.rtt_s,
-    target: Target = DEFAULT_PAIR.target,
-    draft: Draft = DEFAULT_PAIR.draft,
-    quantization: Quantization = DEFAULT_PAIR.quantization,
-    device: Device = DEFAULT_PAIR.device,
-    edge: EdgeAddress = DEFAULT_PAIR.edge,
-    max_new_tokens: MaxNewTokens = DEFAULT_MAX_NEW_TOKENS,
-    json: Json = False,
-    quick: Quick = False,
-) -> None:
+@bench_of(TableSettings)
+def command(settings: TableSettings) -> None:
     """CoVSpec's Table II: what each component gives, with the paper's figures beside ours."""
-    console = console_for(json)
-    setting = make_setting(
-        suites=suite or ["open"], data=data, examples=examples, quick=quick, seed=seed,
-        virtual=virtual, bandwidth_hz=bandwidth_hz, snr_db=snr_db, rtt_ms=rtt_ms, target=target,
-        draft=draft, quantization=quantization, device=device, edge=edge,
-        max_new_tokens=max_new_tokens, calibrate=NUM_HELD_OUT,
-    )  # fmt: skip
+    console = console_for(settings.as_json)
+    setting = make_setting(settings, settings.suite or ("open",))
     systems = {"edge-only": SYSTEMS["edge-only"], **ABLATIONS, **ALL_TOKEN_ABLATIONS}
     run = run_cells(setting, systems, console)
-    name = file_name("table2", setting, quick)
+    name = file_name("table2", setting, settings.quick)
     results = {
         "setting": setting.as_json() | run.where,
         "cells": [
@@ -99,8 +58,8 @@ def command(
     }
     for cell in run.cells:
         show(console, f"Table II, {title(cell)}", _rows(cell))
-    write(RESULTS_DIR / f"{name}.md", markdown(results))
-    finish(name.removesuffix("-quick"), results, bars(run.cells), as_json=json, quick=quick)
+    write(settings.result_dir / f"{name}.md", markdown(results))
+    finish(name.removesuffix("-quick"), results, bars(run.cells), settings)
 
 
 def bars(cells: Sequence[Cell]) -> list[Bar]:

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ...common.protocol.messages import Gate
-from ...device.ask import AskMode
 from ...device.record import events
 from ...device.record.statistics import Statistics
+from ...device.request import AskMode
 from .systems import System
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ...common.maths.sampling import Sampling
 from ...common.models.model import Model
 from ...common.radio.link import LinkConfig
-from ...device.ask import AskMode
+from ...device.request import AskMode
 from ..link.shaping_proxy import ShapingProxy
 from ..suites.benchmark import ScoredExample
 from .contest import connected

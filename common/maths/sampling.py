@@ -10,6 +10,9 @@ from ..errors import InvalidRequest
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 100.0
 MAX_NEW_TOKENS = 1 << 20
+#: Largest vocabulary that anybody has, and more.
+MAX_TOP_K = 1 << 24
+MAX_SEED = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,13 @@ class Sampling:
             raise InvalidRequest(
                 f"temperature must be 0 (greedy) or between {MIN_TEMPERATURE} and {MAX_TEMPERATURE:g}, not {t}"
             )
-        if self.top_k < 0:
-            raise InvalidRequest(f"top-k must be 0 (off) or a number of tokens, not {self.top_k}")
+        if not 0 <= self.top_k <= MAX_TOP_K:
+            raise InvalidRequest(
+                f"top-k must be 0 (off) or a number of tokens up to {MAX_TOP_K}, not {self.top_k}"
+            )
         if not (math.isfinite(self.top_p) and 0 < self.top_p <= 1):
             raise InvalidRequest(f"top-p must be above 0 and at most 1, not {self.top_p}")
-        if not 0 <= self.seed < 1 << 64:
+        if not 0 <= self.seed <= MAX_SEED:
             raise InvalidRequest(f"seed must be between 0 and 2^64 - 1, not {self.seed}")
         if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
             raise InvalidRequest(

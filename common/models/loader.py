@@ -21,16 +21,12 @@ from ..input.tiles import read_tile_settings
 from ..input.tokenizer import Tokenizer
 from .model import Model, Step
 from .prompt import TextSide
-from .zoo import resolve
+from .zoo import DEVICES, DTYPES, QUANTIZATIONS, resolve
 
 if TYPE_CHECKING:  # table models must load without torch
     import torch
 
 logger = logging.getLogger(__name__)
-
-QUANTIZATIONS = ("auto", "int8", "int8-weight-only", "none")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-DEVICES = ("cpu", "cuda", "mps")
 
 _TABLE = "table:"
 #: First version that works, and first that has not been tried.

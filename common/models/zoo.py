@@ -11,6 +11,11 @@ from pathlib import Path
 
 from ..errors import ModelError
 
+#: What `load_model` takes.
+QUANTIZATIONS = ("auto", "int8", "int8-weight-only", "none")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("cpu", "cuda", "mps")
+
 _SCENES = Path(__file__).parent / "scenes"
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 #: What is read from the hub: no code, no other frameworks' weights.

@@ -42,7 +42,12 @@ class Access:
                 f"picture and question would travel to {host} unencrypted: say --tls, "
                 "or --insecure if the network is trusted"
             )
-        _ = self.metadata
+        self.check_key()
+
+    def check_key(self) -> None:
+        """Raises InvalidRequest for an API key that no header can hold."""
+        if self.api_key:
+            bearer(self.api_key)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:

@@ -18,6 +18,17 @@ def split_address(address: str, flag: str) -> tuple[str, int]:
     return match["host"].strip("[]"), int(match["port"])
 
 
+def check_target(target: str) -> str:
+    """HOST:PORT or unix:PATH as it is given; raises InvalidRequest for anything else."""
+    if not (target.startswith("unix:") and len(target) > len("unix:")):
+        _, port = split_address(target, "--edge")
+        if not port:
+            raise InvalidRequest(
+                f"--edge must be HOST:PORT with a port from 1 to 65535, not {target!r}"
+            )
+    return target
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the host, which may stand in brackets or be unix:PATH."""
     if host == "localhost" or host.startswith("unix:"):

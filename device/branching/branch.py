@@ -40,6 +40,10 @@ from .wait_time import WaitTime
 MAX_ROWS = 8
 
 
+#: Most branches of one outcome.
+MAX_FAN_OUT = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Branching:
     """How wide branches fan out: F_0 of them for a rejection at once (0: none at all), rho times as many further on."""
@@ -48,8 +52,10 @@ class Branching:
     decay: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fan_out <= 64:
-            raise InvalidRequest(f"--branches must be between 0 and 64, not {self.fan_out}")
+        if not 0 <= self.fan_out <= MAX_FAN_OUT:
+            raise InvalidRequest(
+                f"--branches must be between 0 and {MAX_FAN_OUT}, not {self.fan_out}"
+            )
         if not 0 < self.decay < 1:
             raise InvalidRequest(f"--branch-decay must lie between 0 and 1, not {self.decay}")
 

@@ -23,8 +23,8 @@ from enum import Enum
 from typing import Protocol
 
 from ...common.errors import InvalidRequest
+from ...common.protocol.limits import MAX_DRAFT_LENGTH
 from ...common.protocol.messages import Gate as GateKind
-from ...common.protocol.wire import MAX_DRAFT_LENGTH
 from .draft_token import DraftToken
 from .uncertainty import of_token
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...common.errors import InvalidRequest
+from ...common.protocol.limits import MAX_DRAFT_LENGTH
 from ...common.protocol.messages import Correction, Opened
-from ...common.protocol.wire import MAX_DRAFT_LENGTH
 from ...common.radio.payload import (
     FLOAT16_BITS,
     downlink_bits,

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from ...common.protocol.limits import MAX_DRAFT_LENGTH
 from ...common.protocol.messages import Opened, Plan
-from ...common.protocol.wire import MAX_DRAFT_LENGTH
 
 
 class LengthName(Enum):

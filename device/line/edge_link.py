@@ -34,7 +34,8 @@ from ...common.errors import (
     UnknownSession,
 )
 from ...common.protocol.access import LOCAL, Access
-from ...common.protocol.address import split_address
+from ...common.protocol.address import check_target, split_address
+from ...common.protocol.limits import MAX_MESSAGE_BYTES
 from ...common.protocol.messages import (
     Cancel,
     DeviceMessage,
@@ -48,7 +49,6 @@ from ...common.protocol.messages import (
 from ...common.protocol.tls import speaks_tls
 from ...common.protocol.wait_limit import WaitLimit
 from ...common.protocol.wire import (
-    MAX_MESSAGE_BYTES,
     from_response,
     model_info_from_proto,
     model_info_request,
@@ -117,16 +117,6 @@ _BY_STATUS: dict[grpc.StatusCode, type[CovspecError]] = {
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
     grpc.StatusCode.ABORTED: IdleTimeout,
 }
-
-
-def check_target(target: str) -> str:
-    """HOST:PORT or unix:PATH as given; raises InvalidRequest for anything else."""
-    if target.startswith("unix:") and len(target) > len("unix:"):
-        return target
-    match = re.fullmatch(r"(?:[^\s:/\[\]]+|\[[0-9A-Fa-f:.%]+\]):(\d{1,5})", target)
-    if match is None or not 0 < int(match[1]) < 1 << 16:
-        raise InvalidRequest(f"--edge must be HOST:PORT, such as 127.0.0.1:50051, not {target!r}")
-    return target
 
 
 class EdgeLink:

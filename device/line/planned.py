@@ -7,8 +7,8 @@ decibel that the wire can tell. A device that heard nothing for a while asks bef
 
 from __future__ import annotations
 
+from ...common.protocol.limits import MAX_DRAFT_LENGTH
 from ...common.protocol.messages import Opened, Plan
-from ...common.protocol.wire import MAX_DRAFT_LENGTH
 from ..record.statistics import Statistics
 from .air import Air
 

@@ -12,6 +12,8 @@ from .keywords import AUTO, load_keywords
 from .query_score import keyword_embeddings, on_host, query_score
 from .selection import ACTIVITY_LAYERS, Selector, VisualContext
 
+MAX_ACTIVITY_LAYERS = 64
+
 
 class ActivitySource(Enum):
     """Whose layers the activity scores come from, C(11): the paper's target, or the draft, which needs no edge."""
@@ -29,9 +31,9 @@ class ViewOptions:
     keyword_pipeline: str = AUTO
 
     def __post_init__(self) -> None:
-        if not 1 <= self.activity_layers <= 64:
+        if not 1 <= self.activity_layers <= MAX_ACTIVITY_LAYERS:
             raise InvalidRequest(
-                f"--activity-layers must be between 1 and 64, not {self.activity_layers}"
+                f"--activity-layers must be between 1 and {MAX_ACTIVITY_LAYERS}, not {self.activity_layers}"
             )
 
     def target_layers(self, selector: Selector) -> int:

@@ -1,4 +1,4 @@
-"""What every server here does the same way: whom it lets in, its port, its health, its metrics, and how it stops."""
+"""What every server here does the same way: its port, its health, its metrics, and how it stops."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
 import grpc.aio
@@ -18,12 +16,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
 from ...common.errors import InvalidRequest
-from ...common.protocol.access import bearer
-from ...common.protocol.address import is_loopback
-from ...common.protocol.tls import Tls
-from ...common.protocol.wire import MAX_MESSAGE_BYTES
+from ...common.protocol.limits import MAX_MESSAGE_BYTES
 from .access import ApiKeys
 from .readable import Readable
+from .settings import ListenSettings
 
 logger = logging.getLogger(__name__)
 
@@ -41,59 +37,15 @@ GRPC_OPTIONS = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenConfig:
-    """Where a server listens, and whom it lets in. Port 0 takes a free one; metrics_port None: no metrics."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    insecure: bool = False
-    tls: Tls | None = None
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
-    metrics_port: int | None = None
-    port_file: Path | None = None
-
-    def __post_init__(self) -> None:
-        for flag, port in (("--port", self.port), ("--metrics-port", self.metrics_port or 0)):
-            if not 0 <= port <= 65535:
-                raise InvalidRequest(f"{flag} must be 0 … 65535, not {port}")
-        for key in self.api_keys:
-            bearer(key)
-        if self.tls is not None:
-            self.tls.server_credentials()
-        self._check_exposed()
-
-    @property
-    def metrics_host(self) -> str:
-        """Metrics know neither TLS nor keys, so others see them only where that was asked for."""
-        return self.host if self.insecure or is_loopback(self.host) else "127.0.0.1"
-
-    def _check_exposed(self) -> None:
-        """Others can listen, or walk in, only where somebody has asked for it."""
-        if self.insecure or is_loopback(self.host):
-            return
-        where = f"--host {self.host} can be reached from other machines"
-        if self.tls is None:
-            raise InvalidRequest(
-                f"{where} without encryption: use 127.0.0.1, give --ssl-certfile and --ssl-keyfile, "
-                "or say --insecure if the network is trusted"
-            )
-        if not self.api_keys and self.tls.ca_certs is None:
-            raise InvalidRequest(
-                f"{where} by everybody: give --api-key, or --ssl-ca-certs to ask for client certificates, "
-                "or say --insecure if the network is trusted"
-            )
-
-
 class Listener:
     """A gRPC server with health and reflection, and metrics over HTTP; services are added to `server` before it starts.
 
     port, metrics_port: what they became; 0 before that.
     """
 
-    def __init__(self, services: Sequence[str], config: ListenConfig) -> None:
+    def __init__(self, services: Sequence[str], config: ListenSettings) -> None:
         """services: full names of those whose health is told."""
-        guards = [ApiKeys(config.api_keys)] if config.api_keys else []
+        guards = [ApiKeys(config.keys)] if config.keys else []
         self.server = grpc.aio.server(interceptors=[*guards, Readable()], options=GRPC_OPTIONS)
         self.port = self.metrics_port = 0
         self._config = config

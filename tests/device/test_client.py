@@ -25,8 +25,9 @@ from covspec.common.errors import EdgeUnavailable
 from covspec.common.models.table import load_table, word_tokenizer
 from covspec.common.protocol.messages import Opened
 from covspec.device import client
-from covspec.device.ask import MakeOutput, Question
+from covspec.device.ask import MakeOutput
 from covspec.device.record.events import Committed, Done
+from covspec.device.settings import ClientSettings
 
 TABLES = ["--draft-model", "table:draft-64"]
 
@@ -349,7 +350,7 @@ def test_help_in_another_encoding() -> None:
 def test_an_answer_that_breaks_off_ends_its_line(
     run: Any, monkeypatch: pytest.MonkeyPatch, show: list[str]
 ) -> None:
-    def ask(_: Question, make_output: MakeOutput) -> Done:
+    def ask(_: ClientSettings, make_output: MakeOutput) -> Done:
         emit = make_output(load_table("table:draft-64"))
         emit(Committed(0, (9,), 0, "ba"))
         raise EdgeUnavailable("gone")

@@ -13,6 +13,7 @@ from covspec.common.errors import CovspecError, EdgeFailure, Incompatible, Inval
 from covspec.common.maths.sampling import Sampling
 from covspec.common.models.loader import load_text_side
 from covspec.common.models.table import word_tokenizer
+from covspec.common.protocol.address import check_target
 from covspec.common.protocol.messages import (
     Cancel,
     Candidate,
@@ -30,7 +31,6 @@ from covspec.common.protocol.wire import ERROR_REASONS, to_request, to_response
 from covspec.device.answer import Answer
 from covspec.device.lengths.length import FixedLength, clamp_length
 from covspec.device.line import edge_link
-from covspec.device.line.edge_link import check_target
 from covspec.device.record import events
 from covspec.device.record.statistics import Statistics
 from covspec.device.record.traffic import Traffic, packed_bytes

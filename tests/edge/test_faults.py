@@ -24,8 +24,8 @@ from covspec.common.input.image import MAX_IMAGE_BYTES
 from covspec.common.maths.sampling import Sampling
 from covspec.common.protocol.messages import Correction, Draft, Mode, Opened
 from covspec.edge.batching.batcher import MAX_UNREAD
-from covspec.edge.config import ServerConfig
 from covspec.edge.server import SERVICE, EdgeServer
+from covspec.edge.settings import EdgeSettings
 from covspec.protos.verify_pb2_grpc import VerifierStub
 
 Serving = health_pb2.HealthCheckResponse
@@ -66,7 +66,7 @@ async def test_health_says_serving_only_once_a_verify_works() -> None:
             self._model.allocate(num_rows, row_len)
 
     model = Loading(table())
-    edge = EdgeServer(ServerConfig(model="table", port=0, shutdown_timeout_s=0.1), model)  # type: ignore[arg-type]
+    edge = EdgeServer(EdgeSettings(model="table", port=0, shutdown_timeout=0.1), model)  # type: ignore[arg-type]
     starting = asyncio.ensure_future(edge.start())
     while not edge.port:
         await asyncio.sleep(0.01)

@@ -33,7 +33,7 @@ from support.edges import (
 from covspec.common.errors import InvalidRequest
 from covspec.common.maths.sampling import Sampling
 from covspec.common.models.model import Step, StepResult
-from covspec.common.protocol import wire
+from covspec.common.protocol import limits, wire
 from covspec.common.protocol.messages import (
     Cancel,
     CandidatesRequest,
@@ -196,7 +196,7 @@ async def test_a_message_over_the_limit_is_refused_alone() -> None:
     async with running_edge(model) as edge:
         async with raw_stream(edge.address) as raw:
             request = wire.to_request(opening(model))
-            request.open.image = bytes(wire.MAX_MESSAGE_BYTES + 1)
+            request.open.image = bytes(limits.MAX_MESSAGE_BYTES + 1)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await raw.call.write(request)
                 await raw.call.read()
@@ -377,7 +377,7 @@ async def test_one_bad_row_fails_alone_in_its_batch(
     model.kind = kind
     truth = greedy_text(0, (1, 2, 3), 40)
     assert 31 not in truth[:20]
-    async with running_edge(model, batch_wait_s=5.0) as edge:
+    async with running_edge(model, batch_wait_ms=5000) as edge:
         assert edge.engine is not None
         async with (
             raw_stream(edge.address) as bad,
@@ -401,7 +401,7 @@ async def test_one_bad_row_fails_alone_in_its_batch(
 
 async def test_drafts_of_many_sessions_share_a_forward() -> None:
     model = Faulty(table())
-    async with running_edge(model, batch_wait_s=5.0) as edge:
+    async with running_edge(model, batch_wait_ms=5000) as edge:
         streams = [raw_stream(edge.address) for _ in range(8)]
         raws = [await s.__aenter__() for s in streams]
         for raw in raws:
@@ -418,7 +418,7 @@ async def test_drafts_of_many_sessions_share_a_forward() -> None:
 
 async def test_a_straggler_costs_one_deadline() -> None:
     model = table()
-    async with running_edge(model, batching="rounds", round_deadline_s=0.3) as edge:
+    async with running_edge(model, batching="rounds", round_deadline_ms=300) as edge:
         async with raw_stream(edge.address) as fast, raw_stream(edge.address) as straggler:
             await fast.open(opening(model))
             await straggler.open(opening(model))
@@ -435,7 +435,7 @@ async def test_a_straggler_costs_one_deadline() -> None:
 
 async def test_nobody_waits_for_a_client_that_left() -> None:
     model = table()
-    async with running_edge(model, batching="rounds", round_deadline_s=100.0) as edge:
+    async with running_edge(model, batching="rounds", round_deadline_ms=100000) as edge:
         assert edge.engine is not None
         async with raw_stream(edge.address) as staying, raw_stream(edge.address) as leaving:
             await staying.open(opening(model))
@@ -698,7 +698,7 @@ def test_bad_flags_are_one_line(
 async def test_a_stopping_edge_says_so_and_lets_sessions_end() -> None:
     model = table()
     truth = greedy_text(0, (1, 2, 3), 12)
-    async with running_edge(model, shutdown_timeout_s=5.0) as edge:
+    async with running_edge(model, shutdown_timeout=5.0) as edge:
         async with raw_stream(edge.address) as raw:
             message = opening(
                 model, sampling=Sampling(max_new_tokens=12), features=frozenset({Feature.GO_AWAY})
@@ -762,10 +762,10 @@ async def test_a_write_that_nobody_takes_times_out() -> None:
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_loaded(fields: dict[str, Any]) -> None:
-    from covspec.edge.config import ServerConfig
+    from covspec.edge.settings import EdgeSettings
 
     with pytest.raises(InvalidRequest, match="--"):
-        ServerConfig(**fields)
+        EdgeSettings(**fields)
 
 
 def test_open_is_what_the_wire_says() -> None:

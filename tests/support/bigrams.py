@@ -110,7 +110,7 @@ async def sample(
 ) -> Sample:
     """Sessions of these caps and of seeds 0, 1, …, all at once over three channels to one edge."""
     result = Sample(np.zeros(target.shape, np.int64))
-    config: dict[str, Any] = {"batching": batching, "round_deadline_s": 1.0}
+    config: dict[str, Any] = {"batching": batching, "round_deadline_ms": 1000}
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         server = await enter(running_edge(TableModel(target), **config))

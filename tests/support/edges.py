@@ -13,7 +13,7 @@ import numpy as np
 from covspec.common.maths.sampling import Sampling
 from covspec.common.models.model import Model, Step, StepResult
 from covspec.common.models.table import TableModel
-from covspec.common.protocol import wire
+from covspec.common.protocol import limits, wire
 from covspec.common.protocol.messages import (
     Correction,
     DeviceMessage,
@@ -25,14 +25,14 @@ from covspec.common.protocol.messages import (
     Opened,
     Verdict,
 )
-from covspec.edge.config import ServerConfig
 from covspec.edge.server import EdgeServer
+from covspec.edge.settings import EdgeSettings
 from covspec.protos import verify_pb2 as pb
 from covspec.protos.verify_pb2_grpc import VerifierStub
 
 VOCAB = 32
 STOP = 7
-LIMIT = ("grpc.max_receive_message_length", wire.MAX_MESSAGE_BYTES)
+LIMIT = ("grpc.max_receive_message_length", limits.MAX_MESSAGE_BYTES)
 
 
 def table(seed: int = 0, vocab: int = VOCAB, **fields: Any) -> TableModel:
@@ -68,7 +68,7 @@ class Faulty:
 async def running_edge(model: Any, **config: Any) -> AsyncIterator[EdgeServer]:
     """An edge that serves `model` on a free loopback port."""
     server = EdgeServer(
-        ServerConfig(**{"model": "table", "port": 0, "shutdown_timeout_s": 0.2, **config}), model
+        EdgeSettings(**{"model": "table", "port": 0, "shutdown_timeout": 0.2, **config}), model
     )
     await server.start()
     try:

@@ -101,7 +101,7 @@ async def _sixteen(target: Model, num_rounds: int) -> None:
     model = Watched(target)
     # Everybody waits for everybody, however busy the machine is: the batches are the same every time.
     config: dict[str, Any] = {"max_num_seqs": SESSIONS, "max_model_len": 384}
-    config |= {"batching": "rounds", "round_deadline_s": 60.0}
+    config |= {"batching": "rounds", "round_deadline_ms": 60000}
     async with running_edge(model, **config) as edge:
         texts = [await edge_only(edge.address, replace(m, mode=Mode.EDGE_ONLY)) for m in messages]
         assert len({tuple(text[:8]) for text in texts}) > SESSIONS / 2, "they say different things"

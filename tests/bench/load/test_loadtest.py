@@ -66,17 +66,17 @@ def test_what_is_wrong_with_a_load_is_said_before_an_edge_is_started() -> None:
     for args, complaint in (
         (["--fleet", "fridge"], "no kind of device called 'fridge'"),
         (["--goodput", "speed:1"], "--goodput must be ttft:MS"),
-        (["--num-clients", "0"], "--num-clients must be at least 1"),
+        (["--num-clients", "0"], "--num-clients must be a whole number, 1 …"),
         (["--edge", "here"], "--edge must be HOST:PORT"),
         (["--edge", "10.0.0.7:50051"], "unencrypted: say --tls"),
         (["--edge", "127.0.0.1:1", "--sweep", "clients=1"], "leave out --edge"),
         (["--edge", "127.0.0.1:1", "--edge-args", "--batching rounds"], "leave out --edge"),
-        (["--connections", "-1"], "--connections must be 0 or more"),
+        (["--connections", "-1"], "--connections must be a whole number, 0 …"),
         (["--real-drafts", "17"], "--real-drafts must be 0 … 16"),
         (["--sweep", "clients=1,2", "--real-drafts", "2"], "--real-drafts must be 0 … 1"),
-        (["--timeout-s", "0"], "--timeout-s must be a positive"),
-        (["--duration", "inf"], "--duration must be 0 or more, and finite"),
-        (["--uplink-bandwidth-hz", "-1"], "--bandwidth-hz must be"),
+        (["--timeout-s", "0"], "--timeout-s must be a number, more than 0 …"),
+        (["--duration", "inf"], "--duration must be a number, 0 …"),
+        (["--uplink-bandwidth-hz", "-1"], "--uplink-bandwidth-hz must be a number, 0 …"),
         (["compare", "a.json", "b.json"], "cannot read a.json"),
     ):
         result = CliRunner().invoke(cli.app, ["loadtest", *args])

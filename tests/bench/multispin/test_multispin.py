@@ -28,6 +28,7 @@ from covspec.bench.multispin.plot import plot_all
 from covspec.bench.multispin.served import _served, profiles_of, serve
 from covspec.bench.multispin.setting import LLAMA, QWEN, TIMES, PaperPair, cen_spin, stated
 from covspec.bench.multispin.setting import scenario as drawn
+from covspec.bench.tables.reproduction import filled
 from covspec.common.protocol.messages import Correction
 from covspec.device.fleet.fleet import Asked, RoundParts
 from covspec.edge.planning.planner import SOLVERS
@@ -152,11 +153,10 @@ def test_every_stated_claim_is_there(results: dict[str, Any]) -> None:
 
 
 def test_the_page_keeps_its_prose(results: dict[str, Any], tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{multispin_page.BEGIN}\nstale words\n{multispin_page.END}\nafter\n")
+    (tmp_path / "multispin.md").write_text(multispin_page.tables(results, claims(results)))
+    text = "before\n<!-- begin multispin -->\nstale words\n<!-- end multispin -->\nafter\n"
     for _ in range(2):
-        multispin_page.fill_page(results, claims(results), page)
-    text = page.read_text()
+        text = filled(text, tmp_path)
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "stale" not in text
     assert text.count("### The paper's claims") == 1
     tables = [line for line in text.splitlines() if line.startswith("|")]

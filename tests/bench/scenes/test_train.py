@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file
 from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
@@ -33,6 +34,8 @@ from covspec.bench.scenes.question import SceneQuestion, questions, read_grid
 from covspec.bench.scenes.recipe import ROLES, Stage, quick_recipe
 from covspec.bench.scenes.scene import SHAPES, draw_scene, scene_from_seed
 from covspec.bench.scenes.tokenizer import train_tokenizer
+from covspec.bench.settings import BenchSettings
+from covspec.common.errors import InvalidRequest
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +210,6 @@ def test_an_interrupted_training_ends_with_the_same_weights(
 
 
 def test_the_command_writes_a_pair_that_loads_and_answers(tmp_path: Path) -> None:
-    import typer
-
     app = typer.Typer()
     app.command()(train_command.command)
     result = CliRunner().invoke(app, ["--out", str(tmp_path), "--quick", "--seed", "1"])
@@ -233,8 +234,6 @@ def test_the_command_writes_a_pair_that_loads_and_answers(tmp_path: Path) -> Non
 
 
 def test_a_draft_for_a_target_has_its_tokenizer_byte_for_byte(tmp_path: Path) -> None:
-    import typer
-
     app = typer.Typer()
     app.command()(train_command.command)
     target = SCENES_DIR / "target"
@@ -248,33 +247,30 @@ def test_a_draft_for_a_target_has_its_tokenizer_byte_for_byte(tmp_path: Path) ->
 
 
 def test_a_draft_for_no_target_is_refused(tmp_path: Path) -> None:
-    import typer
-
     app = typer.Typer()
     app.command()(train_command.command)
     result = CliRunner().invoke(app, ["--out", str(tmp_path), "--draft-for", str(tmp_path)])
-    assert result.exit_code == 2 and not list(tmp_path.iterdir())
+    assert isinstance(result.exception, InvalidRequest) and not list(tmp_path.iterdir())
 
 
 def test_a_wrong_role_is_refused(tmp_path: Path) -> None:
-    import typer
-
     app = typer.Typer()
     app.command()(train_command.command)
     result = CliRunner().invoke(app, ["--out", str(tmp_path), "--only", "both"])
-    assert result.exit_code == 2 and not list(tmp_path.iterdir())
+    assert isinstance(result.exception, InvalidRequest) and not list(tmp_path.iterdir())
 
 
 def test_a_report_ends_with_one_json_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "RESULTS_DIR", tmp_path)
     bars = [
         report.at_least("right", 0.95, 0.9),
         report.between("draft", 0.9, 0.45, 0.8),
         report.below("blank", 0.1, 1),
     ]
-    report.finish("demo", {"n": 1}, bars, as_json=True)
+    with pytest.raises(typer.Exit) as end:
+        report.finish("demo", {"n": 1}, bars, BenchSettings(as_json=True, result_dir=tmp_path))
+    assert end.value.exit_code == 1
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert printed == json.loads((tmp_path / "demo.json").read_text())
     assert [bar["met"] for bar in printed["bars"]] == [True, False, True]

@@ -37,11 +37,11 @@ from covspec.common.models.model import Model
 from covspec.common.protocol.messages import Correction
 from covspec.common.radio.link import LinkConfig
 from covspec.device import client
-from covspec.device.ask import AskMode, Question
 from covspec.device.drafting.draft_token import DraftToken
 from covspec.device.record.statistics import Statistics
 from covspec.device.record.traffic import Traffic
-from covspec.device.request import Request
+from covspec.device.request import AskMode, Request
+from covspec.device.settings import ClientSettings
 from covspec.device.visual.selection import SelectorName
 
 ROUND = RoundRecord(
@@ -234,9 +234,9 @@ def test_every_row_of_the_papers_tables_is_a_system() -> None:
 def test_the_flags_that_are_printed_make_the_same_system(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Question] = []
+    asked: list[ClientSettings] = []
 
-    def ask(question: Question, *_: object) -> None:
+    def ask(question: ClientSettings, *_: object) -> None:
         asked.append(question)
         raise InvalidRequest("enough")
 
@@ -246,7 +246,7 @@ def test_the_flags_that_are_printed_make_the_same_system(
     (question,) = asked
     assert question.mode is system.mode
     if system.mode is AskMode.SPECULATIVE:
-        assert (question.tactics, question.correction) == (system.tactics, system.correction)
+        assert (question.make_tactics(), question.correction) == (system.tactics, system.correction)
         selector = question.selector or SelectorName.ALL
         assert (selector, question.visual_tokens) == (system.selector, system.num_kept(100))
 

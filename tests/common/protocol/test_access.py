@@ -28,8 +28,8 @@ from covspec.common.protocol.access import Access
 from covspec.common.protocol.tls import Tls, speaks_tls
 from covspec.device.alone import edge_only
 from covspec.device.line.edge_link import EdgeLink
-from covspec.edge.config import ServerConfig
 from covspec.edge.server import EdgeServer
+from covspec.edge.settings import EdgeSettings
 
 TARGET = TableModel(far_pair(1)[0])
 
@@ -61,6 +61,15 @@ def files(tmp_path: Path) -> Files:
     return Files(trustme.CA(), tmp_path)
 
 
+def files_of(tls: Tls) -> dict[str, Any]:
+    """The settings of these files."""
+    return {
+        "ssl_certfile": tls.certfile,
+        "ssl_keyfile": tls.keyfile,
+        "ssl_ca_certs": tls.ca_certs,
+    }
+
+
 @asynccontextmanager
 async def edge(**config: object) -> AsyncIterator[EdgeServer]:
     async with running_edge(TARGET, **config) as server:
@@ -89,7 +98,7 @@ async def refusal(server: EdgeServer, access: Access) -> str:
 
 async def test_tls_serves_who_trusts_the_authority(files: Files) -> None:
     server_side = replace(files.tls("edge", "127.0.0.1"), ca_certs=None)
-    async with edge(tls=server_side) as server:
+    async with edge(**files_of(server_side)) as server:
         await ask(server, Access(Tls(ca_certs=files.folder / "edge.ca")))
         assert "say --tls" in await refusal(server, Access())
         assert "self-signed" in (text := await refusal(server, Access(Tls()))) or "issuer" in text
@@ -109,15 +118,14 @@ async def test_tls_serves_who_trusts_the_authority(files: Files) -> None:
 async def test_a_bad_certificate_is_named(
     files: Files, host: str, not_after: datetime.datetime | None, why: str
 ) -> None:
-    async with edge(
-        tls=replace(files.tls("edge", host, not_after=not_after), ca_certs=None)
-    ) as server:
+    shown = replace(files.tls("edge", host, not_after=not_after), ca_certs=None)
+    async with edge(**files_of(shown)) as server:
         text = await refusal(server, Access(Tls(ca_certs=files.folder / "edge.ca")))
         assert why in text
 
 
 async def test_client_certificates_are_asked_for(files: Files) -> None:
-    async with edge(tls=files.tls("edge", "127.0.0.1")) as server:
+    async with edge(**files_of(files.tls("edge", "127.0.0.1"))) as server:
         trusting = Tls(ca_certs=files.folder / "edge.ca")
         await ask(server, Access(files.tls("device", "device.example")))
         assert "wants a certificate" in await refusal(server, Access(trusting))
@@ -132,7 +140,7 @@ async def test_tls_to_an_edge_without_it(files: Files) -> None:
 
 
 async def test_an_api_key_opens_every_call_and_health_stays_open() -> None:
-    async with edge(api_keys=("first", "second")) as server:
+    async with edge(api_key=("first", "second")) as server:
         for key in ("first", "second"):
             await ask(server, Access(api_key=key))
         for key in ("", "firs", "first2", "Bearer first"[7:].upper()):
@@ -151,19 +159,19 @@ async def test_an_api_key_opens_every_call_and_health_stays_open() -> None:
 
 
 def test_an_exposed_edge_wants_encryption_and_credentials(files: Files) -> None:
-    both = files.tls("edge", "127.0.0.1")
-    plain = replace(both, ca_certs=None)
+    tls = files.tls("edge", "127.0.0.1")
+    both, plain = files_of(tls), files_of(replace(tls, ca_certs=None))
     with pytest.raises(InvalidRequest, match="without encryption"):
-        ServerConfig(host="0.0.0.0", api_keys=("k",))
+        EdgeSettings(host="0.0.0.0", api_key=("k",))
     with pytest.raises(InvalidRequest, match="by everybody"):
-        ServerConfig(host="0.0.0.0", tls=plain)
-    ServerConfig(host="0.0.0.0", tls=plain, api_keys=("k",))
-    ServerConfig(host="0.0.0.0", tls=both)
-    ServerConfig(host="0.0.0.0", insecure=True)
-    for config in (ServerConfig(host="0.0.0.0", tls=both), ServerConfig()):
+        EdgeSettings(host="0.0.0.0", **plain)
+    EdgeSettings(host="0.0.0.0", **plain, api_key=("k",))
+    EdgeSettings(host="0.0.0.0", **both)
+    EdgeSettings(host="0.0.0.0", insecure=True)
+    for config in (EdgeSettings(host="0.0.0.0", **both), EdgeSettings()):
         assert config.metrics_host == "127.0.0.1"
-    assert ServerConfig(host="0.0.0.0", insecure=True).metrics_host == "0.0.0.0"
-    assert "secret" not in repr(ServerConfig(api_keys=("secret",)))
+    assert EdgeSettings(host="0.0.0.0", insecure=True).metrics_host == "0.0.0.0"
+    assert "secret" not in repr(EdgeSettings(api_key=("secret",)))
 
 
 def test_a_device_does_not_talk_in_the_clear_to_others() -> None:
@@ -193,11 +201,11 @@ def test_files_are_checked_before_anything_starts(files: Files, tmp_path: Path) 
         with pytest.raises(InvalidRequest, match=match):
             replace(one, **wrong)
     with pytest.raises(InvalidRequest, match="needs --ssl-certfile"):
-        ServerConfig(tls=Tls(ca_certs=one.ca_certs))
+        EdgeSettings(ssl_ca_certs=one.ca_certs)
 
 
 async def test_garbage_on_a_tls_port_harms_nobody(files: Files) -> None:
-    async with edge(tls=replace(files.tls("edge", "127.0.0.1"), ca_certs=None)) as server:
+    async with edge(**files_of(replace(files.tls("edge", "127.0.0.1"), ca_certs=None))) as server:
 
         def throw(data: bytes) -> None:
             with socket.create_connection(("127.0.0.1", server.port)) as raw:

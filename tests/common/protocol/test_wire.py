@@ -7,7 +7,7 @@ import pytest
 
 from covspec.common.errors import Incompatible, InvalidRequest
 from covspec.common.maths.sampling import Sampling
-from covspec.common.protocol import wire
+from covspec.common.protocol import limits, wire
 from covspec.common.protocol.messages import (
     Cancel,
     Candidate,
@@ -48,7 +48,7 @@ OPEN = Open(
     profile=DeviceProfile("phone", 0.25, 8, -12.5),
     activity_layers=4,
     features=frozenset({Feature.RESUME, Feature.ACTIVITY}),
-    protocol_version=wire.PROTOCOL_VERSION,
+    protocol_version=limits.PROTOCOL_VERSION,
 )
 
 
@@ -105,7 +105,7 @@ def test_requests_survive_the_trip(message: DeviceMessage) -> None:
             num_visual_tokens=2,
             stop_ids=frozenset({2, 9}),
             limits=LIMITS,
-            protocol_version=wire.PROTOCOL_VERSION,
+            protocol_version=limits.PROTOCOL_VERSION,
             features=frozenset({Feature.PLAN, Feature.GO_AWAY}),
             activity=np.array([1.5, 0.25], np.float16),
             plan=Plan(0, 1.25e6),

@@ -22,6 +22,7 @@ from covspec.device.lengths.length import (
     RoundOutcome,
 )
 from covspec.device.request import Request
+from covspec.device.settings import ClientSettings
 from covspec.device.tactics import Tactics
 
 OPENED = Opened("s", "m", 0, frozenset(), LIMITS)
@@ -366,4 +367,4 @@ def test_ema_starts_at_the_draft_length_and_may_keep_it() -> None:
 )
 def test_flags_that_make_no_sense_are_refused(bad: dict[str, float], flag: str) -> None:
     with pytest.raises(InvalidRequest, match=flag):
-        Tactics(**bad)  # type: ignore[arg-type]
+        ClientSettings(query="?", **bad)  # type: ignore[arg-type]

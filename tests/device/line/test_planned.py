@@ -12,6 +12,7 @@ from support.devices import request, speculate
 from support.fakes import LIMITS, GreedyEdge, HistoryModel, ScriptedEdge, ScriptStream
 
 from covspec.common.clock import ManualClock
+from covspec.common.protocol.limits import MAX_DRAFT_LENGTH
 from covspec.common.protocol.messages import (
     Draft,
     EdgeMessage,
@@ -22,7 +23,7 @@ from covspec.common.protocol.messages import (
     Resume,
     Verdict,
 )
-from covspec.common.protocol.wire import MAX_DRAFT_LENGTH, plan_query_from_proto, plan_to_proto
+from covspec.common.protocol.wire import plan_query_from_proto, plan_to_proto
 from covspec.common.radio.channel import shannon_rate_bps
 from covspec.common.radio.link import LinkConfig
 from covspec.device.lengths.length import FixedLength, PlanLength

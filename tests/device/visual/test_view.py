@@ -24,10 +24,10 @@ from covspec.common.models.prompt import build_prompt
 from covspec.common.protocol.messages import Open
 from covspec.device import client
 from covspec.device.alone import device_only
-from covspec.device.ask import AskMode, Question
 from covspec.device.drafting.drafter import Drafter
 from covspec.device.record.events import Event, Selected
-from covspec.device.request import Request
+from covspec.device.request import AskMode, Request
+from covspec.device.settings import ClientSettings
 from covspec.device.visual import view
 from covspec.device.visual.keywords import load_keywords
 from covspec.device.visual.selection import KeepAll, KeepCovspec, KeepRandom, Selector
@@ -239,14 +239,14 @@ def test_the_client_saves_what_it_kept(
 )
 def test_flags_that_make_no_sense_are_refused(fields: dict[str, Any], flag: str) -> None:
     with pytest.raises(InvalidRequest, match=flag):
-        Question(query="x", **fields)
+        ClientSettings(query="x", **fields)
 
 
 def test_the_source_of_activity_follows_the_mode() -> None:
     selector: Selector = KeepCovspec(5)
     speculative, alone = (
-        Question(query="x", mode=m) for m in (AskMode.SPECULATIVE, AskMode.DEVICE_ONLY)
+        ClientSettings(query="x", mode=m) for m in (AskMode.SPECULATIVE, AskMode.DEVICE_ONLY)
     )
-    assert speculative.view.target_layers(selector) == 4
-    assert speculative.view.target_layers(KeepAll()) == 0
-    assert alone.view.target_layers(selector) == 0
+    assert speculative.make_view().target_layers(selector) == 4
+    assert speculative.make_view().target_layers(KeepAll()) == 0
+    assert alone.make_view().target_layers(selector) == 0

@@ -23,10 +23,9 @@ from covspec.common.errors import (
     Unauthenticated,
 )
 from covspec.common.protocol.access import Access
-from covspec.edge.config import ServerConfig
 from covspec.edge.planning.planner import SOLVERS, plan
 from covspec.edge.planning.scenario import OBJECTIVES
-from covspec.edge.schedule_server import SchedulerConfig, SchedulerServer, app
+from covspec.edge.schedule_server import SchedulerServer, app
 from covspec.edge.scheduling.link import SchedulerLink
 from covspec.edge.scheduling.schedule import Policy
 from covspec.edge.scheduling.wire import (
@@ -37,13 +36,14 @@ from covspec.edge.scheduling.wire import (
     request_from_proto,
     request_to_proto,
 )
+from covspec.edge.settings import EdgeSettings, SchedulerSettings
 from covspec.protos import schedule_pb2 as pb
 from covspec.protos import schedule_pb2_grpc as pb_grpc
 
 
 @asynccontextmanager
 async def serving(**config: Any) -> AsyncIterator[SchedulerServer]:
-    server = SchedulerServer(SchedulerConfig(**{"port": 0, **config}))
+    server = SchedulerServer(SchedulerSettings(**{"port": 0, **config}))
     await server.start()
     try:
         yield server
@@ -219,7 +219,7 @@ async def test_a_scheduler_refuses_by_name_and_goes_on() -> None:
 
 async def test_a_scheduler_with_keys_wants_one() -> None:
     s = random_scenario(0, 2)
-    async with serving(api_keys=("secret",)) as server:
+    async with serving(scheduler_api_key=("secret",)) as server:
         async with linked(server.address, "", "", Access(api_key="secret")) as link:
             assert (await link.plan(s)).devices
         async with linked(server.address) as link:
@@ -269,12 +269,12 @@ async def test_a_scheduler_has_metrics() -> None:
         ({"plan_valid_s": 0.0}, "--plan-valid-s"),
         ({"plan_valid_s": math.nan}, "--plan-valid-s"),
         ({"host": "0.0.0.0"}, "--insecure"),
-        ({"api_keys": ("a b",)}, "API key"),
+        ({"scheduler_api_key": ("a b",)}, "API key"),
     ],
 )
 def test_flags_of_a_scheduler_are_checked(fields: dict[str, Any], flag: str) -> None:
     with pytest.raises(InvalidRequest, match=flag):
-        SchedulerConfig(**fields)
+        SchedulerSettings(**fields)
 
 
 @pytest.mark.parametrize(
@@ -292,12 +292,12 @@ def test_flags_of_a_scheduler_are_checked(fields: dict[str, Any], flag: str) -> 
 )
 def test_an_edges_flags_for_plans_are_checked(fields: dict[str, Any], flag: str) -> None:
     with pytest.raises(InvalidRequest, match=flag):
-        ServerConfig(**fields)
+        EdgeSettings(**fields)
 
 
 def test_the_policy_goes_by_the_batching_unless_it_is_named() -> None:
     def policy(**fields: Any) -> Policy | None:
-        config = ServerConfig(**fields).schedule_config
+        config = EdgeSettings(**fields).schedule_config
         return None if config is None else config.policy
 
     assert policy() is Policy.PER_DEVICE

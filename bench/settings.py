@@ -1,0 +1,186 @@
+"""The flags that every benchmark has, and those of commands that measure or show single things."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from ..common.models.zoo import DEVICES, QUANTIZATIONS
+from ..common.settings import Settings, setting
+
+_SCENES = Path(__file__).parents[1] / "common" / "models" / "scenes"
+#: Threads of a model on a CPU.
+THREADS: dict[str, Any] = {"ge": 0, "le": 1024}
+SEEDS: dict[str, Any] = {"ge": 0, "le": (1 << 63) - 1}
+
+
+class JsonSettings(Settings):
+    """A command whose result can be printed for programs."""
+
+    as_json: bool = setting(False, "Print one JSON object as the last line.", name="json")
+
+
+class BenchSettings(JsonSettings):
+    """What every benchmark is asked."""
+
+    quick: bool = setting(False, "Measure less of the same, in under a minute.")
+    result_dir: Path = setting(
+        Path("results"), "Folder for the JSON object, plots and tables.", metavar="FOLDER"
+    )
+
+
+class VerifySettings(BenchSettings):
+    """What `bench verify` is asked."""
+
+    model: str = setting("scenes-target", "Target model: short name or folder.")
+    quantization: str = setting("none", "Form of the target's weights.", choices=QUANTIZATIONS)
+    num_threads: int = setting(
+        0, "CPU threads of the target; 0: as many as an edge takes.", **THREADS
+    )
+
+
+class Int8Settings(BenchSettings):
+    """What `bench int8` is asked."""
+
+    model: str = setting("scenes-target", "Target model: short name or folder.")
+    num_threads: int = setting(1, "CPU threads of the target.", ge=1, le=1024)
+
+
+class DecodeSettings(BenchSettings):
+    """What `bench decode` is asked."""
+
+    quantization: str = setting("auto", "Form of the target's weights.", choices=QUANTIZATIONS)
+
+
+class PairSettings(BenchSettings):
+    """What `bench pair` is asked."""
+
+    models: Path = setting(_SCENES, "Folder with target/ and draft/.", metavar="FOLDER")
+
+
+class LoadBenchSettings(BenchSettings):
+    """What `bench loadtest` is asked."""
+
+    only: Literal["crowd", "embedded", "paused", "failures", "killed"] | None = setting(
+        None, "Run this part alone.", metavar="PART"
+    )
+
+
+class SoakSettings(BenchSettings):
+    """What `bench soak` is asked."""
+
+    minutes: float = setting(30.0, "Minutes to run.", gt=0, le=1440)
+    model: str = setting(
+        "table:target-512", "Target: table:target-V, or scenes for the embedded one with pictures."
+    )
+
+
+class TraceSettings(BenchSettings):
+    """What `bench trace` is asked."""
+
+    out: Path | None = setting(
+        None, "File for the recording; by default trace.npz in --result-dir.", metavar="FILE"
+    )
+    num_prompts: int = setting(96, "Questions, of three families in turn.", ge=1, le=100_000)
+    target: str = setting("scenes-target", "Target model: short name or folder.")
+    draft: str = setting("scenes-draft", "Draft model: short name or folder.")
+    quantization: str = setting("auto", "Form of the target's weights.", choices=QUANTIZATIONS)
+
+
+class PlansSettings(BenchSettings):
+    """What `bench plans` is asked."""
+
+    draws: int = setting(6, "Draws of devices and channels.", ge=1, le=1000)
+    seconds: float = setting(20.0, "Seconds of each draw, for each solver.", gt=0, le=3600)
+
+
+class MultiSpinSettings(BenchSettings):
+    """What `bench multispin` is asked."""
+
+    calibrate: bool = setting(False, "Find drafting and verify times again, print them, and end.")
+
+
+class ReproductionSettings(Settings):
+    """What `bench reproduction` is asked."""
+
+    document: Path = setting(
+        Path("docs/reproduction.md"), "Document whose marked places are filled.", metavar="FILE"
+    )
+    results: Path = setting(
+        Path("docs/results"), "Folder of the tables to fill in.", metavar="FOLDER"
+    )
+
+
+class DemoSettings(Settings):
+    """What `covspec demo` is asked."""
+
+    sample: int = setting(0, "Sample picture to ask about.", ge=0, le=99)
+    image: Path | None = setting(None, "A picture of yours instead.", metavar="FILE")
+    query: str | None = setting(None, "A question of yours instead.")
+    model: str = setting("scenes-target", "Target model of the edge.")
+    draft_model: str = setting("scenes-draft", "Draft model of the device.")
+
+
+class TrainSettings(Settings):
+    """What `covspec train-pair` is asked."""
+
+    out: Path = setting(
+        Path("scenes-pair"), "Folder for weights and checkpoints.", metavar="FOLDER"
+    )
+    seed: int = setting(0, "Seed of the weights and of the training scenes.", ge=0, le=1 << 20)
+    only: Literal["target", "draft"] | None = setting(None, "Train this model alone.")
+    draft_for: Path | None = setting(
+        None, "Folder of a target: train a draft for it, with its tokenizer.", metavar="FOLDER"
+    )
+    threads: int = setting(0, "CPU threads; 0: as many as PyTorch takes.", **THREADS)
+    resume: bool = setting(True, "Go on from the checkpoints in --out.")
+    quick: bool = setting(False, "Take a few steps of each stage, to try the command.")
+
+
+class TableSettings(BenchSettings):
+    """What `bench table1` and `bench table2` are asked."""
+
+    examples: int = setting(50, "Questions of each suite.", group="Questions", ge=1, le=1_000_000)
+    suite: tuple[str, ...] = setting(
+        (),
+        "Suite: open, description, choice; or vqav2, mmmu, mmbench with --data. Repeatable.",
+        metavar="NAME",
+    )
+    data: Path | None = setting(
+        None, "Folder with a published benchmark's files.", metavar="FOLDER"
+    )
+    seed: int = setting(0, "Seed of questions and sampling.", ge=0, le=80)
+    max_new_tokens: int = setting(96, "Longest answer, tokens.", ge=1, le=1 << 20)
+    virtual: bool = setting(
+        False, "Tell time by a virtual clock that replays medians of measured step times."
+    )
+
+    bandwidth_hz: float = setting(5e6, "Bandwidth of the link, Hz.", group="Link", ge=1, le=1e12)
+    snr_db: float = setting(10.0, "SNR of the link, dB.", ge=-60, le=100)
+    rtt_ms: float = setting(0.0, "Round trip of the link, ms.", ge=0, le=60_000)
+
+    target: str = setting("scenes-target", "Target model of the edge.", group="Models")
+    draft: str = setting("scenes-draft", "Draft model of the device.")
+    quantization: str = setting("auto", "Form of the target's weights.", choices=QUANTIZATIONS)
+    device: str = setting("cpu", "Device that the draft model runs on.", choices=DEVICES)
+    edge: str = setting(
+        "", "Address of an edge that already serves the target.", metavar="HOST:PORT"
+    )
+
+
+class Table1Settings(TableSettings):
+    """What `bench table1` is asked."""
+
+    calibrate: int = setting(
+        24, "Other questions, which set U-HLM's threshold.", group="U-HLM", ge=1, le=100_000
+    )
+    risk: float = setting(
+        0.05, "Probability of a rejection up to which U-HLM skips verification.", ge=0, le=1
+    )
+
+
+class SweepSettings(BenchSettings):
+    """What `bench sweep` is asked."""
+
+    examples: int = setting(9, "Questions at each point.", ge=1, le=100_000)
+    seed: int = setting(0, "Seed of questions and sampling.", ge=0, le=80)

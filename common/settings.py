@@ -1,0 +1,259 @@
+"""Settings of a command: each flag is a field, whose default, bounds, group and help text are written once.
+
+    class EdgeSettings(Settings):
+        max_num_seqs: int = setting(64, "Sessions at the same time.", group="Capacity", ge=1, le=4096)
+
+A value comes from the command line, else from the environment (`COVSPEC_MAX_NUM_SEQS`), else from the file that
+`--config` names (TOML: `max-num-seqs = 8`), else it is the default. A value out of bounds, an unknown variable and an
+unknown key are errors which name the place and, where there is one, the name that was probably meant.
+
+Settings classes live in modules called `settings.py`. One environment serves all commands: all of these modules are
+searched for a variable before it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from enum import Enum
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from .errors import InvalidRequest
+
+PREFIX = "COVSPEC_"
+_CONFIG = f"{PREFIX}CONFIG"
+#: Longest time that a flag may ask for, s: a week.
+LONGEST_S = 7 * 86_400.0
+
+
+class Settings(BaseModel):
+    """Frozen settings of one command. Raises InvalidRequest for a value that its field does not allow."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, _place: Callable[[str], str] | None = None, **values: Any) -> None:
+        """_place: tells where a field's value is from, for what is said of it; its flag by default."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            place = _place or partial(flag_of, type(self))
+            raise InvalidRequest(_complaint(type(self), error, place)) from None
+
+    @classmethod
+    def load(cls, given: Mapping[str, Any], file: Path | None = None) -> Self:
+        """Settings of the flags that were given, the environment and a file, in this order. Raises InvalidRequest."""
+        if file is None and os.environ.get(_CONFIG):
+            file = Path(os.environ[_CONFIG])
+        stored = {} if file is None else _read(cls, file)
+        variables = _environment(cls)
+
+        def place(name: str) -> str:
+            if name in given:
+                return flag_of(cls, name)
+            return variable_of(cls, name) if name in variables else f"{file}: {key_of(cls, name)}"
+
+        return cls(_place=place, **{**stored, **variables, **given})
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    group: str = "",
+    metavar: str = "",
+    name: str = "",
+    flag: str = "",
+    choices: Iterable[str] = (),
+    **more: Any,
+) -> Any:
+    """A field of a settings class.
+
+    default: `...` where there is none. help: a sentence. group: heading in the help; empty: as the field before.
+    metavar: what stands for the value in the help. name: what flag, variable and key are called where the field's name
+    will not do; flag: the same for the flag alone. choices: the texts that are allowed. more: what pydantic takes, such
+    as the bounds ge, gt and le, of which every number has two.
+    """
+    extra: dict[str, Any] = {
+        "group": group,
+        "metavar": metavar,
+        "name": name,
+        "flag": flag,
+        "choices": list(choices),
+    }
+    if choices:
+        more["pattern"] = f"^({'|'.join(map(re.escape, choices))})$"
+    return Field(default, description=help, json_schema_extra=extra, **more)
+
+
+def extra_of(field: FieldInfo) -> dict[str, Any]:
+    """What `setting` was told that pydantic has no use for."""
+    assert isinstance(field.json_schema_extra, dict), "a field is made by setting()"
+    return field.json_schema_extra
+
+
+def grouped_fields(cls: type[Settings]) -> Iterator[tuple[str, FieldInfo, str]]:
+    """Name, field and group of every flag: a class's own before those that it inherits."""
+    seen: set[str] = set()
+    for each in cls.__mro__:
+        group = "Options"
+        for name in each.__dict__.get("__annotations__", ()):
+            if name not in cls.model_fields:
+                continue
+            group = extra_of(cls.model_fields[name])["group"] or group
+            if name not in seen:
+                seen.add(name)
+                yield name, cls.model_fields[name], group
+
+
+def key_of(cls: type[Settings], name: str) -> str:
+    """A field's key in a file."""
+    return (extra_of(cls.model_fields[name])["name"] or name).replace("_", "-")
+
+
+def flag_of(cls: type[Settings], name: str) -> str:
+    """A field's flag."""
+    return extra_of(cls.model_fields[name])["flag"] or f"--{key_of(cls, name)}"
+
+
+def variable_of(cls: type[Settings], name: str) -> str:
+    """A field's environment variable."""
+    return PREFIX + key_of(cls, name).upper().replace("-", "_")
+
+
+def choices_of(field: FieldInfo) -> tuple[str, ...]:
+    """The values of a field that has only some; empty for others."""
+    if named := extra_of(field)["choices"]:
+        return tuple(named)
+    for kind in kinds_of(field.annotation):
+        if get_origin(kind) is Literal:
+            return tuple(map(str, get_args(kind)))
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return tuple(str(member.value) for member in kind)
+    return ()
+
+
+def bounds_of(field: FieldInfo) -> tuple[float | None, float | None]:
+    """Least and greatest value of a number; None where there is no bound."""
+    low = high = None
+    for rule in field.metadata:
+        low = next((v for k in ("ge", "gt") if (v := getattr(rule, k, None)) is not None), low)
+        high = next((v for k in ("le", "lt") if (v := getattr(rule, k, None)) is not None), high)
+    return low, high
+
+
+def range_of(field: FieldInfo) -> str:
+    """The bounds of a number in words, such as "0 … 65,535"; empty for all else."""
+    low, high = bounds_of(field)
+    if low is None or high is None:
+        return ""
+    exclusive = any(getattr(rule, "gt", None) is not None for rule in field.metadata)
+    return f"{'more than ' if exclusive else ''}{number_of(low)} … {number_of(high)}"
+
+
+def kinds_of(annotation: Any) -> Iterable[Any]:
+    """The types of an annotation, of a union each."""
+    if get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from kinds_of(part)
+    else:
+        yield annotation
+
+
+def _environment(cls: type[Settings]) -> dict[str, Any]:
+    """What COVSPEC_… variables say. Raises InvalidRequest for one that no command knows."""
+    own = {variable_of(cls, name): name for name in cls.model_fields}
+    found = {variable for variable in os.environ if variable.startswith(PREFIX)} - {_CONFIG}
+    if strange := found - own.keys():
+        known = {variable_of(c, name) for c in _all_settings() for name in c.model_fields}
+        for variable in sorted(strange - known):
+            near = _meant(variable, known | own.keys())
+            raise InvalidRequest(f"{variable} is not a variable of covspec{near}")
+    values: dict[str, Any] = {}
+    for variable in found & own.keys():
+        kinds = kinds_of(cls.model_fields[own[variable]].annotation)
+        text = os.environ[variable]
+        values[own[variable]] = text.split() if any(get_origin(k) is tuple for k in kinds) else text
+    return values
+
+
+def _all_settings() -> set[type[Settings]]:
+    """The settings classes of all commands."""
+    root = Path(__file__).parent.parent
+    for part in ("device", "edge", "bench"):
+        for path in root.joinpath(part).rglob("settings.py"):
+            name = path.relative_to(root).with_suffix("").as_posix().replace("/", ".")
+            import_module(f"{__package__.rpartition('.')[0]}.{name}")
+    found: set[type[Settings]] = set()
+    waiting: list[type[Settings]] = [Settings]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        found.update(below)
+        waiting += below
+    return found
+
+
+def _read(cls: type[Settings], file: Path) -> dict[str, Any]:
+    """What a TOML file says. Raises InvalidRequest."""
+    if not file.is_file():
+        raise InvalidRequest(f"--config {file} is not a file")
+    try:
+        stored = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidRequest(f"--config {file} cannot be read: {error}") from None
+    own = {key_of(cls, name): name for name in cls.model_fields}
+    keys = {key: key.replace("_", "-") for key in stored}
+    for key in keys.values():
+        if key not in own:
+            raise InvalidRequest(f"{file}: {key} is not a key of this command{_meant(key, own)}")
+    return {own[keys[key]]: value for key, value in stored.items()}
+
+
+def _complaint(cls: type[Settings], error: ValidationError, place: Callable[[str], str]) -> str:
+    """The first thing that is wrong, with its place and what is right."""
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    field = cls.model_fields.get(name)
+    if field is None:
+        known = map(str, cls.model_fields)
+        return f"{cls.__name__} has no setting {name!r}{_meant(name, known)}"
+    if first["type"] == "missing":
+        return f"{flag_of(cls, name)} is missing"
+    wanted = _wanted(field)
+    secret = not field.repr
+    return f"{place(name)} must be {wanted}" + ("" if secret else f", not {_shown(first['input'])}")
+
+
+def _wanted(field: FieldInfo) -> str:
+    """What a field takes, in words."""
+    choices, kinds = choices_of(field), list(kinds_of(field.annotation))
+    if choices:
+        return f"one of {', '.join(filter(None, choices))}"
+    if bool in kinds:
+        return "true or false"
+    what = "a whole number" if int in kinds else "a number" if float in kinds else "text"
+    return f"{what}, {bounds}" if (bounds := range_of(field)) else what
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return repr(text if len(text) <= 60 else f"{text[:59]}…")
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def number_of(value: float) -> str:
+    """A number as people write it."""
+    return f"{value:.0f}" if abs(value) <= 1e7 and float(value).is_integer() else f"{value:g}"
