@@ -24,7 +24,7 @@ class Lines:
 
     def print(self, line: str) -> None:
         if time.monotonic() >= self._next_s:
-            self._console.print(line, highlight=False)
+            self._console.print(line, highlight=False, soft_wrap=True)
             self._next_s = time.monotonic() + LINE_EVERY_S
 
 

@@ -225,33 +225,33 @@ def _profiles(
 def _timeline(log: LoadLog, kept: Sequence[Asked]) -> list[dict[str, float]]:
     """Second by second: tokens, sessions on their way (on average), batch size, failures."""
     length = max(1, int(np.ceil(log.ended_s - log.began_s)))
-    tokens, running, failed = (np.zeros(length) for _ in range(3))
-    batch, seen, starts = np.zeros(length), np.zeros(length), np.arange(length)
+    running, starts = np.zeros(length), np.arange(length)
 
-    def second(moment: float) -> int:
-        return min(length - 1, max(0, int(moment - log.began_s)))
+    def by_second(moments: Sequence[float], weights: ArrayLike) -> NDArray[np.float64]:
+        seconds = (np.asarray(moments, float) - log.began_s).astype(int)
+        sums = np.bincount(np.clip(seconds, 0, length - 1), weights, length)
+        return sums.astype(np.float64)
 
-    for a in kept:
-        for at, n in a.commits:
-            tokens[second(at)] += n
-        for r in a.rounds:
-            # Each of the K rounds of a batch adds 1 to a count of batches in K-ths.
-            batch[second(r.ended_s)] += 1
-            seen[second(r.ended_s)] += 1 / r.batch_size
-    for a in [*log.ended, *log.running.values()]:
-        begin, end = (moment - log.began_s for moment in (a.started_s, a.ended_s or log.ended_s))
+    commits = [commit for a in kept for commit in a.commits]
+    rounds = [r for a in kept for r in a.rounds]
+    moments = [r.ended_s for r in rounds]
+    # A batch of K shows in K rounds, each of which adds 1 to a count of batches in K-ths.
+    seen = by_second(moments, [1 / r.batch_size for r in rounds])
+    requests = [*log.ended, *log.running.values()]
+    ends = [a.ended_s or log.ended_s for a in requests]
+    for a, end in zip(requests, ends, strict=True):
+        begin, end = a.started_s - log.began_s, end - log.began_s
         inside = slice(max(0, int(begin)), min(length, int(end) + 1))
         running[inside] += np.clip(
             np.minimum(end, starts[inside] + 1) - np.maximum(begin, starts[inside]), 0, 1
         )
-        failed[second(a.ended_s or log.ended_s)] += a.status not in (OK, INTERRUPTED)
+    columns = {
+        "tokens": by_second([at for at, _ in commits], [n for _, n in commits]),
+        "running": running,
+        "batch_size": by_second(moments, np.ones(len(rounds))) / np.where(seen > 0, seen, 1),
+        "failed": by_second(ends, [a.status not in (OK, INTERRUPTED) for a in requests]),
+    }
     return [
-        {
-            "second": i,
-            "tokens": float(tokens[i]),
-            "running": float(running[i]),
-            "batch_size": float(batch[i] / seen[i]) if seen[i] else 0.0,
-            "failed": float(failed[i]),
-        }
+        {"second": i, **{name: float(column[i]) for name, column in columns.items()}}
         for i in range(length)
     ]

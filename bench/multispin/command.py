@@ -140,14 +140,13 @@ def _served(drawn: Scenario, plan: Plan, seed: int, *, quick: bool) -> dict[str,
 
 def _worst(results: dict[str, Any]) -> float:
     """Least ratio of `exact` to the best other scheme in Figures 7 and 8."""
-    worst = np.inf
-    for number in ("7", "8"):
-        for by_correction in results["figures"][number].values():
-            for figure in by_correction.values():
-                best = np.array(figure["goodput"]["exact"])
-                for scheme in SCHEMES[1:]:
-                    worst = min(worst, float(np.min(best / np.array(figure["goodput"][scheme]))))
-    return worst
+    return min(
+        float(np.min(np.divide(figure["goodput"]["exact"], figure["goodput"][scheme])))
+        for number in ("7", "8")
+        for by_correction in results["figures"][number].values()
+        for figure in by_correction.values()
+        for scheme in SCHEMES[1:]
+    )
 
 
 def _deviation(results: dict[str, Any]) -> float:

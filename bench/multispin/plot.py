@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ def plot_all(figures: dict[str, Any], folder: Path) -> list[Path]:
         _grid(folder, "3", figures["3"], _lengths),
         _monotone(folder, figures["4"]),
         _grid(folder, "6", figures["6"], _architectures),
-        _grid(folder, "7", figures["7"], _bandwidths),
-        _grid(folder, "8", figures["8"], _cells),
+        _grid(folder, "7", figures["7"], partial(_schemes, "bandwidth_hz", "bandwidth, MHz", 1e6)),
+        _grid(folder, "8", figures["8"], partial(_schemes, "num_devices", "devices", 1)),
     ]
 
 
@@ -75,19 +76,14 @@ def _architectures(axes: Any, data: dict[str, Any], correction: str) -> None:
     axes.bar_label(bars, fmt="%.0f")
 
 
-def _bandwidths(axes: Any, data: dict[str, Any], correction: str) -> None:
-    _schemes(axes, np.array(data[correction]["bandwidth_hz"]) / 1e6, data[correction])
-    axes.set_xlabel("bandwidth, MHz")
-
-
-def _cells(axes: Any, data: dict[str, Any], correction: str) -> None:
-    _schemes(axes, np.array(data[correction]["num_devices"]), data[correction])
-    axes.set_xlabel("devices")
-
-
-def _schemes(axes: Any, x: Any, data: dict[str, Any]) -> None:
+def _schemes(
+    name: str, title: str, unit: float, axes: Any, data: dict[str, Any], correction: str
+) -> None:
+    goodput = data[correction]["goodput"]
+    x = np.array(data[correction][name]) / unit
     for (scheme, label), marker in zip(_SCHEMES.items(), "os^x", strict=True):
-        axes.plot(x, data["goodput"][scheme], marker=marker, markersize=4, label=label)
+        axes.plot(x, goodput[scheme], marker=marker, markersize=4, label=label)
+    axes.set_xlabel(title)
 
 
 def _monotone(folder: Path, by_pair: dict[str, Any]) -> Path:

@@ -105,11 +105,12 @@ def _multi_spin(setting: str, sizes: list[int], as_json: bool) -> None:
     results: dict[str, Any] = simulate_setting(
         _SETTINGS[setting], sizes, solvers, realizations=5, rounds=100
     )
-    head = ("devices", *(f"{s}: {what}" for s in solvers for what in ("simulated", "M(26)")))
     rows = [
-        (size, *(f"{value:,.1f}" for s in solvers for value in results[s][size].values()))
+        (size, solver, *(f"{value:,.1f}" for value in results[solver][size].values()))
         for size in map(str, sizes)
+        for solver in solvers
     ]
-    console_for(as_json).print(grid(head, rows, title=f"{setting}: goodput, tokens/s"))
+    head, title = ("devices", "solver", "simulated", "M(26)"), f"{setting}: goodput, tokens/s"
+    console_for(as_json).print(grid(head, rows, title=title, left=2))
     if as_json:
         print(json_.dumps({"kind": "multi-spin", "setting": setting, "results": results}))
