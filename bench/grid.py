@@ -10,7 +10,7 @@ from rich.table import Table
 def grid(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, left: int = 1
 ) -> Table:
-    """Columns behind the first `left` hold numbers, which stand to the right; a row without cells parts sections."""
+    """The first `left` columns are left-aligned, the others right-aligned; an empty row separates sections."""
     table = Table(title=title, box=None, pad_edge=False, show_header=any(head))
     for place, name in enumerate(head):
         table.add_column(name, justify="left" if place < left else "right")

@@ -11,12 +11,12 @@ from rich.progress import track as bar
 
 T = TypeVar("T")
 
-#: Between two lines of progress, s.
+#: Least time between two lines, s.
 LINE_EVERY_S = 5.0
 
 
 class Lines:
-    """Prints a line if the last one is long enough ago."""
+    """Prints lines, but at most one in LINE_EVERY_S; the others are dropped."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -29,7 +29,7 @@ class Lines:
 
 
 def track(items: Iterable[T], what: str, *, console: Console) -> Iterator[T]:
-    """The items one by one, and meanwhile how many of them are done."""
+    """Yields the items one by one, and shows how many of them are done."""
     todo = list(items)
     if console.is_terminal:
         yield from bar(todo, what, console=console)

@@ -1,4 +1,4 @@
-"""`covspec link`: a wireless link between a device and an edge that are in truth close to each other."""
+"""`covspec link`: a simulated wireless link between a device and an edge, both of which may be on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...common.radio.trace import read_trace
 from .settings import LinkSettings
 from .shaping_proxy import ShapingProxy, precise_loop
 
-#: Moment and deed.
+#: A moment, s after the first connection, and what happens to the link then.
 _Event = tuple[float, Callable[[ShapingProxy], None]]
 
 
@@ -65,7 +65,7 @@ def command(settings: LinkSettings) -> None:
 
 
 async def _serve(proxy: ShapingProxy, to: str, events: list[_Event]) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Serves until SIGTERM or SIGINT."""
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)

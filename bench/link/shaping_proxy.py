@@ -26,7 +26,7 @@ from ...common.radio.shaper import PACKET_BYTES, Shaper
 
 logger = logging.getLogger(__name__)
 
-#: Work of the serialiser beyond which a sender has to wait.
+#: Backlog of the serialiser beyond which a sender has to wait, s.
 QUEUE_S = 0.2
 _READ_BYTES = 64 * 1024
 #: Sent at close, so that the peer sees a reset: linger is on, for 0 s.
@@ -114,17 +114,17 @@ class ShapingProxy:
             connection.delay(seconds)
 
     def reset(self) -> None:
-        """Breaks all connections: both ends see a TCP reset. New ones are welcome."""
+        """Breaks all connections with a TCP reset at both ends. New ones are accepted."""
         for task, connection in self._connections.items():
             connection.reset()
             task.cancel()
 
     def black_hole(self) -> None:
-        """From now on nothing arrives, and nobody is told: connections stay open, new ones are accepted."""
+        """Lets nothing arrive from now on; connections stay open, and new ones are accepted."""
         self._passing.clear()
 
     def recover(self) -> None:
-        """Ends a black hole: what was sent into it arrives, as TCP would have sent it again."""
+        """Ends a black hole: all that was sent into it arrives, as if TCP had sent it again."""
         self._passing.set()
 
     def now_s(self) -> float:
@@ -134,7 +134,7 @@ class ShapingProxy:
     async def pass_on(
         self, direction: Direction, writer: asyncio.StreamWriter, data: bytes
     ) -> None:
-        """Writes what is due, and counts it; waits as long as the receiver or a black hole makes it wait."""
+        """Writes and counts data; waits for the receiver and for the end of a black hole."""
         await self._passing.wait()
         writer.write(data)
         await writer.drain()
@@ -168,7 +168,7 @@ class _Connection:
         self._flows: list[_Flow] = []
 
     async def run(self, reader: asyncio.StreamReader, target: tuple[str, int]) -> None:
-        """Until both directions have ended, or one has broken."""
+        """Runs until both directions have ended, or one has broken."""
         try:
             back, server = await self._connect(target)
             (client,) = self._writers
@@ -192,12 +192,12 @@ class _Connection:
                     await writer.wait_closed()
 
     def delay(self, seconds: float) -> None:
-        """What is on its way arrives later."""
+        """Delays all data that is on its way."""
         for flow in self._flows:
             flow.delay(seconds)
 
     def reset(self) -> None:
-        """Both ends see a reset in place of an end."""
+        """Closes both ends with a reset."""
         for writer in self._writers:
             if not writer.is_closing():
                 end = writer.get_extra_info("socket")
@@ -232,14 +232,14 @@ class _Flow:
         self._writer = writer
         # A write that the receiver does not take at once counts as waiting.
         writer.transport.set_write_buffer_limits(high=0)
-        #: (due, bytes); no bytes mark the end, an error a reset.
+        #: Moments, and what is due then: data, no bytes for the end, or the error for a reset.
         self._queue: deque[tuple[float, bytes | OSError]] = deque()
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
         self._taken.set()
 
     async def read(self) -> None:
-        """Takes what the sender has, as fast as the link does."""
+        """Reads from the sender, as fast as the link takes it."""
         end: bytes | OSError = b""
         try:
             while data := await self._reader.read(_READ_BYTES):
@@ -249,17 +249,17 @@ class _Flow:
                     await asyncio.sleep(excess_s)
                 await self._taken.wait()
         except OSError as error:
-            end = error  # comes behind all that was sent before it
+            end = error  # behind all data that was sent before it
         self._put(end)
 
     async def deliver(self) -> None:
-        """Writes what is due; returns behind the end, raises behind a reset."""
+        """Writes data when it is due. Returns at the end, raises OSError at a reset."""
         while True:
             await self._arrived.wait()
             early_s = self._queue[0][0] - self._proxy.now_s()
             if early_s > 0:
                 await asyncio.sleep(early_s)
-                continue  # a stall may have moved it
+                continue  # a stall may have delayed it
             data, end = self._pop_due()
             self._taken.clear()
             await self._proxy.pass_on(self._direction, self._writer, data)
@@ -272,7 +272,7 @@ class _Flow:
                 return
 
     def delay(self, seconds: float) -> None:
-        """What is on its way arrives later."""
+        """Delays all data that is on its way."""
         self._queue = deque((due_s + seconds, item) for due_s, item in self._queue)
 
     def _put(self, item: bytes | OSError) -> None:
@@ -281,7 +281,7 @@ class _Flow:
         self._arrived.set()
 
     def _pop_due(self) -> tuple[bytes, bytes | OSError | None]:
-        """All data that is due, and the end if it is."""
+        """Takes all data that is due, and the end if it is due."""
         now_s, due = self._proxy.now_s(), bytearray()
         end: bytes | OSError | None = None
         while self._queue and self._queue[0][0] <= now_s:
@@ -296,5 +296,5 @@ class _Flow:
 
 
 def _family(host: str) -> socket.AddressFamily:
-    """One address, so that port 0 is one port."""
+    """The family of one address, so that port 0 is one port."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

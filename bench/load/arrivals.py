@@ -34,7 +34,7 @@ def gamma_arrivals(
 
 
 def _due_s(count: float, rate: float, ramp_up_s: float) -> float:
-    """L^-1: when `count` requests are expected to have come."""
+    """L^-1(count): the moment by which `count` requests are expected, s."""
     in_ramp = rate * ramp_up_s / 2
     if count < in_ramp:
         return math.sqrt(2 * ramp_up_s * count / rate)
@@ -42,7 +42,7 @@ def _due_s(count: float, rate: float, ramp_up_s: float) -> float:
 
 
 def read_arrivals(path: Path) -> tuple[float, ...]:
-    """Recorded moments: a text file with one number a line, or CSV with a column `time_s`. Raises InvalidRequest."""
+    """Reads recorded moments, s: one number a line, or CSV with a column `time_s`. Raises InvalidRequest."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
         lines = [line for line in lines if line and not line.startswith("#")]

@@ -1,6 +1,6 @@
-"""`covspec bench loadtest`: does the load tester tell the truth, and does an edge stand it?
+"""`covspec bench loadtest`: is the load tester right, and does an edge withstand it?
 
-crowd      500 devices at the same time for two minutes, a table model: every text is its own, memory flat
+crowd      500 devices at the same time for two minutes, a table model: every answer is right, memory flat
 embedded   1 to 64 fast devices on the embedded target: goodput, where it saturates, what batching gains
 paused     the edge stands still for five seconds under an open loop: its percentiles must show it
 failures   5 % of requests that the edge must refuse: they must be counted as 5 %
@@ -35,11 +35,11 @@ from .trace import TRACE
 from .workload import Workload
 
 TABLE = "table:target-512"
-#: Slow, behind the papers' link: 500 of them make some 900 rounds a second.
+#: A slow phone behind the papers' link: 500 of them make some 900 rounds a second.
 SLOW_PHONE = dataclasses.replace(
     BUILT_IN["smartphone"], draft_token_s=0.06, draft_length=8, think_s=0.0, max_new_tokens=64
 )
-#: Takes no time itself, so that the edge is what limits.
+#: A device that takes no time itself, so that the edge is the bottleneck.
 FAST = Profile(
     "fast",
     draft_token_s=0.0,
@@ -50,7 +50,7 @@ FAST = Profile(
     max_new_tokens=96,
     link=LinkConfig(1e9, 30.0),
 )
-#: Sessions and memory of killed devices are back within this.
+#: Sessions and memory of killed devices must be free again within this time, s.
 BACK_S = 10.0
 VICTIMS = (
     *(sys.executable, "-m", "covspec.bench.cli", "loadtest", "--fleet", "smartphone"),
@@ -107,7 +107,7 @@ def _embedded(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]
     with running_edge(*args, "--max-num-seqs", str(sizes[-1])) as edge:
         for count in sizes:
             runs[count] = _load(edge, FAST, count, workload, console)
-    # The same devices, one session after the other: what there is without batching.
+    # The same devices, one session after the other: the goodput without batching.
     with running_edge(*args, "--max-num-seqs", "1", "--max-num-queued-reqs", "256") as edge:
         alone = _load(edge, FAST, sizes[-1], workload, console)
     goodputs = {count: run["goodput_tokens_per_s"] for count, run in runs.items()}
@@ -130,7 +130,7 @@ def _embedded(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]
         at_least("embedded: drafts a second of verifying, over one at a time", verified, 1.2),
     ]
     if not quick:
-        # Every answer reads a picture first, which no batch makes cheaper: that bounds what there is to gain.
+        # Every answer reads a picture first, which no batch makes cheaper: that bounds the gain.
         bars.append(at_least("embedded: goodput over one at a time", gain, 1.2))
     return results, bars
 
@@ -190,7 +190,7 @@ def _killed(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
     metrics = f"http://127.0.0.1:{port}/metrics"
     args = ("--model", TABLE, "--max-num-seqs", str(count), "--metrics-port", str(port))
     with running_edge(*args) as edge:
-        # Memory of an edge that has seen so many devices once, and is idle again.
+        # The baseline is an edge that has served as many devices before and is idle again.
         _load(
             edge,
             _slow_phone(quick),
@@ -249,7 +249,7 @@ def _slow_phone(quick: bool) -> Profile:
 
 
 def _wait(metrics: str, count: int, limit_s: float) -> int:
-    """Waits until so many sessions are open; returns how many there are."""
+    """Waits until `count` sessions are open, `limit_s` at most. Returns how many are."""
     deadline = time.monotonic() + limit_s
     while (running := _running(metrics)) != count and time.monotonic() < deadline:
         time.sleep(0.25)

@@ -1,4 +1,4 @@
-"""A load on an edge: who asks when, and what became of it.
+"""A load on an edge: which device asks when, and a log of its requests.
 
 Open loop: requests are due at moments that do not depend on how the edge does; one that finds no device free, or no
 place under --max-concurrency, waits, and its latency counts from when it was due (no coordinated omission).
@@ -56,11 +56,11 @@ class Timeline(Protocol):
 
 
 class LoadLog:
-    """What happened so far; moments are on the load's clock."""
+    """What happened so far, in moments of the load's clock, s."""
 
     def __init__(self) -> None:
         self.began_s = self.steady_s = self.stopped_s = self.ended_s = 0.0
-        #: Requests that were due, ended, and are on their way.
+        #: Requests that were due so far; then those that ended, and those that are running.
         self.num_due = 0
         self.ended: list[Asked] = []
         self.running: dict[int, Asked] = {}
@@ -79,7 +79,7 @@ class LoadLog:
 
     @property
     def window(self) -> tuple[float, float]:
-        """From the end of the ramp-up to that of asking, in which rates are counted."""
+        """The time in which rates are counted: from the end of the ramp-up until requests are made no more."""
         return self.steady_s, max(self.stopped_s, self.steady_s + 1e-9)
 
     @property
@@ -89,12 +89,12 @@ class LoadLog:
 
 
 DeviceT = TypeVar("DeviceT", bound=Thinker)
-#: Lets a device ask a question, by number, that was due at a moment; calls back with what became of it.
+#: Lets a device ask the question with this number, due at this moment; calls back when it has ended.
 Ask = Callable[[DeviceT, int, float, Callable[[Asked], None]], None]
 
 
 class Dispatcher(Generic[DeviceT]):
-    """Makes the requests of a workload and gives each to a device; nothing here waits."""
+    """Makes the requests of a workload and gives each to a device; no method waits."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Dispatcher(Generic[DeviceT]):
         timeline: Timeline,
         ask: Ask[DeviceT],
     ) -> None:
-        #: Set when no new requests are to be made; those that are due already still get their turn.
+        #: Set when no new requests are to be made; requests that are due already are still served.
         self.over = False
         self._workload = workload
         self._devices = devices
@@ -187,7 +187,7 @@ class Load:
         self._loop = asyncio.get_running_loop()
         self._tasks = set[asyncio.Task[Asked]]()
         self._num_planned = 0
-        #: Set when all requests have ended, or the user has had enough.
+        #: Set when all requests have ended, or the user has interrupted the load.
         self._nothing_left = asyncio.Event()
 
     async def run(self) -> LoadLog:
@@ -213,7 +213,7 @@ class Load:
         return log
 
     def stop(self) -> None:
-        """Breaks off: sessions are cancelled, and the log says so."""
+        """Interrupts the load: running sessions are cancelled, and the log says so."""
         self.log.interrupted = True
         self._nothing_left.set()
 
@@ -246,7 +246,7 @@ class Load:
         task.add_done_callback(ended)
 
     def _note_end(self) -> None:
-        # Once the time is over, what is planned makes no request any more.
+        # Once the time is over, calls on the timeline make no more requests.
         if not (self._tasks or (self._num_planned and not self.log.stopped_s)):
             self._nothing_left.set()
 

@@ -23,7 +23,7 @@ figure{margin:1rem 0}svg{max-width:100%;height:auto}pre{white-space:pre-wrap;col
 
 
 def load_page(report: dict[str, Any]) -> str:
-    """The whole page, from the JSON object of a load test."""
+    """The page of a load test's report."""
     results = report["results"]
     title = f"Load test: {results['num_clients']} devices against {report['edge']['model']}"
     parts = [
@@ -143,7 +143,7 @@ def _histograms(axes: list[Axes], results: dict[str, Any]) -> None:
 
 
 def sweep_page(report: dict[str, Any]) -> str:
-    """A sweep as a page: goodput over devices, and what each variant amounts to."""
+    """The page of a sweep's report: goodput over devices, and a summary of each variant."""
     variants = report["results"]["variants"]
     sizes = report["results"]["sizes"]
 

@@ -1,4 +1,4 @@
-"""What a running load looks like: a table that is drawn anew every second; without a terminal, a line now and then."""
+"""The progress of a running load: a table that is redrawn every second; without a terminal, a line now and then."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ...device.fleet.fleet import INTERRUPTED, OK
 from ..progress import Lines
 from .load import LoadLog
 
-#: Seconds that the current numbers are taken over, and requests that latencies are.
+#: The current goodput is that of the last seconds, latencies are those of the last requests.
 _RECENT_S, _RECENT_REQUESTS = 5.0, 200
 _EVERY_S = 1.0
 
 
 class LoadProgress:
-    """Shows a log while it is written."""
+    """Shows the log of a running load."""
 
     def __init__(self, log: LoadLog, clock: Clock, console: Console, goal: str) -> None:
         self._log = log
@@ -32,7 +32,7 @@ class LoadProgress:
         self._samples = deque[tuple[float, int]]()
 
     async def run(self) -> None:
-        """Shows the state until it is cancelled, and the last state then."""
+        """Shows the state until this is cancelled, and then the last one."""
         lines = Lines(self._console)
         with Live(self.table(), console=self._console, auto_refresh=False) as live:
             try:
@@ -80,7 +80,7 @@ class LoadProgress:
         return (after - before) / (now - then) if now > then else 0.0
 
     def _batch_size(self) -> float:
-        """Mean over the sessions' newest rounds: a batch of K is seen by K."""
+        """Mean over the sessions' newest rounds; a batch of K drafts shows in K sessions."""
         newest = list(self._log.running.values()) or self._log.ended[-_RECENT_REQUESTS:]
         sizes = [a.rounds[-1].batch_size for a in newest if a.rounds]
         return len(sizes) / sum(1 / size for size in sizes) if sizes else 0.0

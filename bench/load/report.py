@@ -1,4 +1,4 @@
-"""What a load says about an edge, in numbers: one JSON object from the log of its requests.
+"""The results of a load: one JSON object of numbers from the log of its requests.
 
     goodput       committed tokens a second of answers that did not fail, between ramp-up and the end of asking
     ttft          from when a request was due to its first tokens                          s
@@ -28,14 +28,14 @@ from .load import LoadLog
 
 QUANTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 PARTS = ("draft", "uplink", "queue", "verify", "downlink", "transport")
-#: Bounds that a request can be held to.
+#: Latencies that --goodput can bound.
 OBJECTIVES = ("ttft", "tpot", "e2el")
 
 
 def load_results(
     log: LoadLog, num_devices: int, objectives: dict[str, float] | None = None
 ) -> dict[str, Any]:
-    """Everything. objectives: most seconds of `ttft`, `tpot`, `e2el`."""
+    """The results of a load. objectives: upper bounds of `ttft`, `tpot` and `e2el`, s."""
     good = [a for a in log.ended if a.status == OK]
     kept = [a for a in log.ended if a.status in (OK, INTERRUPTED)] + list(log.running.values())
     rounds = [r for a in good for r in a.rounds]
@@ -124,7 +124,7 @@ VerifyTimes = dict[int, tuple[float, float]]
 
 
 def verify_times(asked: Sequence[Asked]) -> VerifyTimes:
-    """From the rounds that the batches were made of: one of K shows in K rounds, and each counts 1 / K."""
+    """Counted from rounds: a batch of K drafts shows in K rounds, each of which counts as 1 / K."""
     seen: dict[int, list[float]] = {}
     for a in asked:
         for r in a.rounds:
@@ -135,7 +135,7 @@ def verify_times(asked: Sequence[Asked]) -> VerifyTimes:
 def verify_fit(times: VerifyTimes) -> dict[str, float]:
     """T_ver(K) = T_fix + K·T_lin, M(7), by least squares over batches; empty with one batch size only.
 
-    r2 is that of the means: how straight the line is, not how much one batch differs from the next.
+    r2 is that of the means: it says how straight the line is, not how much single batches scatter.
     """
     if len(times) < 2:
         return {}
@@ -223,7 +223,7 @@ def _profiles(
 
 
 def _timeline(log: LoadLog, kept: Sequence[Asked]) -> list[dict[str, float]]:
-    """Second by second: tokens, sessions on their way (on average), batch size, failures."""
+    """Tokens, running sessions (their mean), batch size and failures of every second."""
     length = max(1, int(np.ceil(log.ended_s - log.began_s)))
     running, starts = np.zeros(length), np.arange(length)
 

@@ -1,4 +1,4 @@
-"""Runs one load: devices, connections, progress, and what both processes used meanwhile."""
+"""Runs one load: devices, connections, progress, and the processor time and memory of both processes."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from .progress import LoadProgress
 from .report import load_results
 from .workload import Workload
 
-#: What ends a load early, with a report.
+#: Signals that end a load early, with a report.
 _STOPS = signal.SIGINT, signal.SIGTERM
-#: Different answers of a table at most; making one takes some milliseconds.
+#: Most different answers of a table model; computing one takes some milliseconds.
 _POOL = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Who asks: one profile for each device. connections 0: one for each. real_drafts: so many have a real model."""
+    """The devices of a load. connections: 0 is one for each. real_drafts: how many have a real draft model."""
 
     profiles: tuple[Profile, ...]
     trace: Path
@@ -73,7 +73,7 @@ class Usage:
     pid: int
     cpu_s: float = 0.0
     wall_s: float = 0.0
-    #: Second and bytes in RAM.
+    #: Samples: seconds since the first one, and bytes in RAM.
     memory: list[tuple[float, int]] = field(default_factory=list)
     _cpu_before_s: float = 0.0
     _began_s: float = 0.0
@@ -88,7 +88,7 @@ class Usage:
             self.memory.append((self.wall_s, size))
 
     def as_json(self) -> dict[str, Any]:
-        """Cores on average, and megabytes; `growth` is from a third of the time to its end, by the line through it."""
+        """Mean cores and memory, MB; `growth` is that of a line through the last two thirds of the time."""
         times, sizes_mb = np.array(self.memory or [(0.0, 0)], float).T * [[1.0], [1e-6]]
         late = times >= times[-1] / 3
         growth = 0.0
@@ -116,9 +116,9 @@ def run_load(
     edge_pid: int | None = None,
     console: Console | None = None,
 ) -> tuple[dict[str, Any], ModelInfo]:
-    """Runs a load to its end, or until Ctrl-C; results as in load/report.py, with `client` and, of a known pid, `edge`.
+    """Runs a load to its end, or until Ctrl-C. Results are as in load/report.py, and the usage of `client` and `edge`.
 
-    console: where progress goes; None shows nothing.
+    edge_pid: without it, the edge's usage is left out. console: where progress goes; None shows nothing.
     """
     _allow_files(2 * len(crowd.profiles) + 200)
     usage = [Usage(pid) for pid in (os.getpid(), edge_pid) if pid is not None]
@@ -174,12 +174,12 @@ async def _run(
 
 
 def make_scripts(info: ModelInfo, crowd: Crowd, seed: int) -> Scripts:
-    """What devices say to an edge that serves this model. Raises Incompatible where nothing fits."""
+    """The scripts of devices for an edge with this model. Raises Incompatible if the trace is of another one."""
     name = info.model_names[0]
     if name.startswith(PREFIX):
         pool = min(_POOL, max(64, len(crowd.profiles)))
         scripts = TableScripts(load_table(name), seed, pool)
-        # All of them now: later they would hold up the devices.
+        # All of them now: computing them during the load would hold up the devices.
         for kind in {(p.prompt_len, p.max_new_tokens): p for p in crowd.profiles}.values():
             for number in range(pool):
                 scripts.script(number, kind)
@@ -213,7 +213,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def _allow_files(count: int) -> None:
-    """Lets this process, and those that it starts, have so many connections."""
+    """Raises the limit of open files for this process and those that it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)

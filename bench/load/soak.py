@@ -31,12 +31,12 @@ from .soak_client import SoakClient, Tally
 from .soak_questions import Questions, SceneQuestions, TableQuestions
 
 CLIENTS = 24
-#: Rows of the edge, fewer than there are clients: some wait in the queue all the time.
+#: Rows of the edge, fewer than clients: some of them wait in the queue all the time.
 ROWS = 16
 SAMPLE_S = 2.0
 #: Shorter runs say nothing about growth: an allocator takes minutes to settle.
 MIN_GROWTH_S = 600.0
-#: A silent client is closed after this; a busy machine must not make the others seem so.
+#: The edge closes a silent client after this time; long enough that a busy machine makes no other seem silent.
 IDLE_TIMEOUT_S = 15
 #: Pause between two clients of their own process, whose start takes a second of a processor.
 KILL_EVERY_S = 10.0
@@ -61,7 +61,7 @@ def command(settings: SoakSettings) -> None:
         below("files and connections left open", results["leaked_files"], 0.5),
     ]
     if seconds >= MIN_GROWTH_S and questions.pictures:
-        # Pictures come and go by the dozen of megabytes: a slope would show who came last.
+        # Pictures take and free dozens of megabytes: a slope would show which came last.
         growth = results["growth_percent"]
         bars.append(below("growth of memory, last third over the second, %", growth, 3.0))
     elif seconds >= MIN_GROWTH_S:
@@ -82,10 +82,10 @@ def _questions(model: str) -> Questions:
 async def _soak(
     questions: Questions, edge: Edge, seconds: float, console: Console
 ) -> dict[str, Any]:
-    """Lets the clients loose on the edge for a while. Returns what came of it."""
+    """Runs the clients against the edge for `seconds`. Returns the results."""
     began_s = time.monotonic()
     tally, memory, lines = Tally(), list[tuple[float, int]](), Lines(console)
-    # A first client, so that what the server opens once is open.
+    # A first client, so that the server has opened what it opens once.
     leaked_rows = await _count_leaked_rows(questions, edge, tally)
     files = await _settled_files(edge)
     stopping = asyncio.Event()
@@ -126,7 +126,7 @@ async def _soak(
 
 
 def _growth(memory: list[tuple[float, int]]) -> dict[str, Any]:
-    """Of samples of time and bytes: their slope behind the first third, and the last third over the second."""
+    """Growth of samples (s, bytes): the slope after the first third, and the last third over the second."""
     times, sizes = np.array(memory, float).T
     late, last = times >= times[-1] / 3, times >= times[-1] * 2 / 3
     slope = float(np.polyfit(times[late], sizes[late], 1)[0]) if late.sum() > 2 else 0.0
@@ -163,7 +163,7 @@ async def _kill_clients(
 
 
 async def _count_leaked_rows(questions: Questions, edge: Edge, tally: Tally) -> int:
-    """Rows that a new session cannot get although all other clients have left; waits at most 10 s for each."""
+    """Rows that new sessions do not get although all clients have left; waits at most 10 s for each."""
     rng = np.random.default_rng(0)
     opened = 0
     async with AsyncExitStack() as stack:
@@ -180,8 +180,8 @@ async def _count_leaked_rows(questions: Questions, edge: Edge, tally: Tally) -> 
 
 
 async def _settled_files(edge: Edge) -> int:
-    """Files and connections that the server has open once those that are closed by now are gone."""
-    # Channels of clients that met an error lie in reference cycles, and hold their connections.
+    """Open files and connections of the server, as soon as their number stays the same."""
+    # Channels of clients that met an error are in reference cycles, which hold their connections.
     gc.collect()
     count = open_files(edge.pid)
     for _ in range(20):

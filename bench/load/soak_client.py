@@ -18,7 +18,7 @@ from ...common.protocol.messages import Cancel, Draft, Mode, Open, Opened, Resum
 from ...device.line.edge_link import DecodeStream, EdgeLink
 from .soak_questions import Questions, edge_only
 
-#: What a client may do, and how often in 100.
+#: What a client does, and in how many of 100 sessions.
 ACTS = {
     "finish": 46,
     "resume": 10,
@@ -28,7 +28,7 @@ ACTS = {
     "rude": 10,
     "broken picture": 2,
 }
-#: Acts that end in an error, and in which.
+#: The errors in which some acts end.
 ERRORS = {"rude": "OutOfOrder", "silent": "IdleTimeout", "broken picture": "InvalidImage"}
 
 
@@ -45,7 +45,7 @@ class SoakClient:
     """Asks one question after the other, each time on a new connection."""
 
     def __init__(self, number: int, questions: Questions, address: str, tally: Tally) -> None:
-        """number: of its random choices."""
+        """number: seed of its random choices."""
         self._rng = np.random.default_rng([7, number])
         self._questions = questions
         self._address = address
@@ -141,7 +141,7 @@ class SoakClient:
 
 
 async def _decode_until_killed(address: str, fingerprint: bytes) -> None:
-    """Says a line when it is in the middle of an answer."""
+    """Prints a line once it is in the middle of an answer."""
     sampling = Sampling(max_new_tokens=1 << 20, ignore_stop=True)
     message = edge_only(Open((1, 2), sampling, fingerprint))
     async with EdgeLink(address, timeout_s=60) as link, link.decode() as stream:

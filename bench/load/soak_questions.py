@@ -1,6 +1,6 @@
-"""What the clients of a soak ask, and what they must be told.
+"""The questions of a soak's clients, and the answers that they must get.
 
-A table says it by the book; of the embedded pair, the target is asked beforehand, alone and without an edge.
+A table's answers are looked up; the embedded target is asked beforehand, alone and without an edge.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...common.protocol.messages import Correction, Mode, Open
 from ..suites.suite import examples
 from .reader import Reader
 
-#: Pictures of scenes, and one that is as large as a photo.
+#: Number of pictures of scenes, and the size of one more that is as large as a photo.
 NUM_SCENES = 12
 LARGE = (2400, 1600)
 #: Longest answer about a picture.
@@ -31,9 +31,9 @@ MAX_SCENE_TOKENS = 64
 
 
 class Questions(Protocol):
-    """Where a soak's sessions come from."""
+    """Makes the sessions of a soak."""
 
-    #: What the edge is started with.
+    #: Flags of the edge.
     edge_args: tuple[str, ...]
     vocab_size: int
     fingerprint: bytes
@@ -110,7 +110,7 @@ def edge_only(message: Open) -> Open:
 
 
 def _answer(model: Model, message: Open) -> list[int]:
-    """What the target says, token by token."""
+    """The target's answer, token by token."""
     assert message.image_position is not None, "a question about a picture"
     cap = message.sampling.max_new_tokens
     picture = load_image(message.image)

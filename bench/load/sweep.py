@@ -75,7 +75,7 @@ def run_sweep(
     objectives: dict[str, float],
     console: Console | None,
 ) -> dict[str, Any]:
-    """Results by variant. crowds: by their size. objectives: as of `run_load`."""
+    """Results by variant. crowds: by size. objectives: as in `run_load`."""
     out: dict[str, Any] = {}
     interrupted = False
     for name in names:
@@ -90,7 +90,7 @@ def run_sweep(
                 if interrupted := runs[size]["interrupted"]:
                     break
         except KeyboardInterrupt:
-            # While an edge starts or stops. What there is so far is worth a report.
+            # An edge was starting or stopping. The results so far are worth a report.
             interrupted = True
             if not (out or runs):
                 raise
@@ -135,7 +135,7 @@ def knee(goodputs: Mapping[int, float]) -> int:
 
 
 def sweep_table(results: dict[str, Any]) -> Table:
-    """Goodput of every size and variant, and what each amounts to."""
+    """Goodput of every size and variant, and a summary of each variant."""
     variants = results["variants"]
     rows = []
     for size in map(str, results["sizes"]):
@@ -148,7 +148,7 @@ def sweep_table(results: dict[str, Any]) -> Table:
 
 
 def variant_results(runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """What loads of several sizes on one kind of edge come to."""
+    """Summary of loads of several sizes on one kind of edge."""
     goodputs = {size: run["goodput_tokens_per_s"] for size, run in runs.items()}
     return {
         "goodput_tokens_per_s": {str(size): goodput for size, goodput in goodputs.items()},

@@ -18,9 +18,9 @@ LATENCIES = {
     "e2el": "end to end",
     "round": "round",
 }
-#: Columns of a table of latencies behind their names.
+#: Columns of a table of latencies.
 MARKS = ("mean", "p50", "p90", "p95", "p99", "max")
-#: Lines of a comparison: what, its scale, and where it is in the results.
+#: Lines of a comparison: title, scale, and path in the results.
 _COMPARED: list[tuple[str, float, tuple[str, ...]]] = [
     ("goodput, tokens/s", 1, ("goodput_tokens_per_s",)),
     ("goodput within bounds, tokens/s", 1, ("slo", "goodput_tokens_per_s")),
@@ -42,7 +42,7 @@ _COMPARED: list[tuple[str, float, tuple[str, ...]]] = [
 
 
 def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
-    """What matters most, as pairs of name and value."""
+    """The most important results, as pairs of name and value."""
     requests, accept, slo = results["requests"], results["accept"], results["slo"]
     batch, size = results["batch_size"], results["bytes"]
     counts = " · ".join(f"{count} {name}" for name, count in requests.items() if name != "due")
@@ -78,7 +78,7 @@ def summary_rows(results: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def fit_line(fit: Mapping[str, float]) -> str:
-    """A verify time as it is fitted to batches of K, ms; a dash where there is no fit."""
+    """A fitted verify time of K drafts, ms; a dash where there is no fit."""
     if not fit:
         return "–"
     fixed_ms, per_session_ms = 1e3 * fit["fixed_s"], 1e3 * fit["per_session_s"]
@@ -86,12 +86,12 @@ def fit_line(fit: Mapping[str, float]) -> str:
 
 
 def latency_rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Latencies in words, and their MARKS in ms."""
+    """Names of latencies and their MARKS, ms."""
     return _spread_rows({text: results[f"{name}_s"] for name, text in LATENCIES.items()})
 
 
 def round_rows(results: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The parts of a round, and their MARKS in ms."""
+    """Names of the parts of a round and their MARKS, ms."""
     return _spread_rows(results["round_parts_s"])
 
 

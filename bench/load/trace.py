@@ -1,4 +1,4 @@
-"""`covspec bench trace`: records what the embedded pair says, for simulated devices to play."""
+"""`covspec bench trace`: records the answers and drafts of the embedded pair, which simulated devices play."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def command(settings: TraceSettings) -> None:
 
 
 def record(target: Model, draft: Model, asked: Iterable[Example]) -> PairTrace:
-    """Answers these questions with the target, and looks at the draft's proposals behind every prefix."""
+    """Records the target's answers to these questions, and what the draft proposes behind every prefix."""
     answers, seconds = [], list[float]()
     num_visual = 0
     for example in asked:

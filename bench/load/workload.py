@@ -14,10 +14,10 @@ from .arrivals import gamma_arrivals
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What load to make. 0: no limit. request_rate: infinite is the closed loop.
+    """What load to make; 0 is no limit. request_rate: requests a second; infinite is the closed loop.
 
-    drain_s: how long requests that are on their way may take when no new ones are made.
-    spoiled: share of requests that the edge must refuse.
+    drain_s: time for running requests after the last new one.
+    spoiled: share of requests that are made so that the edge must refuse them.
     """
 
     num_prompts: int = 0
@@ -29,7 +29,7 @@ class Workload:
     drain_s: float = 30.0
     spoiled: float = 0.0
     seed: int = 0
-    #: Recorded moments in place of a rate.
+    #: Recorded moments in place of a rate, s.
     arrivals: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Workload:
 
     @property
     def open_loop(self) -> bool:
-        """Whether requests come whatever the edge does."""
+        """Whether requests are due at moments that do not depend on the edge."""
         return bool(self.arrivals) or math.isfinite(self.request_rate)
 
     def is_spoiled(self, number: int) -> bool:

@@ -43,10 +43,10 @@ from ...edge.server import EdgeServer
 from ...edge.settings import EdgeSettings
 from .timed_table import TimedTable
 
-#: 16 V bits and an id: the 31,744 bits of 1024 entries with Llama 2's ids.
+#: A row of V float16 and an id have the 31,744 bits of 1024 entries with Llama 2's ids.
 VOCAB, ROWS = 1984, 16
 _SEED = 6
-#: Rounds of a device that are not counted: sessions open, estimates settle.
+#: First rounds of a device, which are not counted: sessions open, and estimates settle.
 WARM_UP = 4
 _TOKENS = 3000
 
@@ -59,7 +59,7 @@ def target_table() -> Table:
 
 
 def draft_table(accept_rate: float) -> Table:
-    """Logits that are accepted with this probability at temperature 1: the target's with as much noise as it takes."""
+    """The target's logits with so much noise that drafts are accepted with this probability at temperature 1."""
     target = target_table()
     noise = np.random.default_rng(_SEED + 1).standard_normal(target.shape).astype(np.float32)
     p, low, high = _softmax(target), 0.0, 8.0
@@ -76,7 +76,7 @@ def _softmax(logits: Table) -> NDArray[np.float64]:
 
 
 class TimedDraft(TableModel):
-    """A draft model whose every token takes T^S of its device's time."""
+    """A draft model that takes T^S of its device's time for each token."""
 
     def __init__(self, table: Table, token_s: float, pace: Pace) -> None:
         super().__init__(table)
@@ -123,7 +123,7 @@ def _serve(parent: Connection, setting: Scenario, solver: str, scheduler: str) -
         server = EdgeServer(config, model)
         await server.start()
         parent.send(server.address)
-        # The end of the pipe, or of the parent, is the end of this.
+        # Serves until the pipe is closed or the parent has ended.
         await asyncio.to_thread(parent.poll, None)
         await server.stop()
 
@@ -131,7 +131,7 @@ def _serve(parent: Connection, setting: Scenario, solver: str, scheduler: str) -
 
 
 class DeviceRound(NamedTuple):
-    """A round's end, on the loop's clock, and what came of its draft."""
+    """When a round ended, on the loop's clock, and the tokens that it drafted and committed."""
 
     ended_s: float
     num_drafted: int

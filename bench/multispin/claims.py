@@ -1,4 +1,4 @@
-"""What the paper says about its figures, and whether it holds in ours.
+"""The paper's claims about its figures, and whether they hold in ours.
 
 A figure that the times were calibrated to says nothing about the model; it is marked as calibrated.
 """
@@ -24,7 +24,7 @@ _PAPER = Correction.TOPK.value
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One statement. Shares are of the points of a figure at which it holds."""
+    """One statement of the paper, and what we find."""
 
     figure: int
     pair: str
@@ -40,7 +40,7 @@ Make = Callable[..., Claim]
 
 
 def claims(results: dict[str, Any]) -> list[Claim]:
-    """Goes through the figures that `bench multispin` has computed."""
+    """The paper's claims, checked against the results of `bench multispin`."""
     made = list[Claim]()
     for pair in PAIRS:
         figures = {number: by_pair[pair.name] for number, by_pair in results["figures"].items()}

@@ -150,7 +150,7 @@ def _worst(results: dict[str, Any]) -> float:
 
 
 def _deviation(results: dict[str, Any]) -> float:
-    """How far what the server gave is from the model, on average over all that was served."""
+    """How far the mean ratio of measured to theoretical goodput is from 1."""
     points = [p for figure in results["figures"]["3"].values() for p in figure["measured"]]
     points += [one for by_scheme in results["served"].values() for one in by_scheme.values()]
     return abs(float(np.mean([p["measured"] / p["theory"] for p in points])) - 1)

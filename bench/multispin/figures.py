@@ -39,7 +39,7 @@ from .setting import (
 )
 
 PAIRS = (LLAMA, QWEN)
-#: The paper's bits per token, CoVSpec's, and those of the shared-noise draw.
+#: Corrections with the bits per token of Multi-SPIN, of CoVSpec, and of the coupled draw.
 CORRECTIONS = (Correction.TOPK, Correction.LOGITS, Correction.COUPLED)
 #: Solvers of Hete-Multi-SPIN, Uni-BW, Homo and Fixed BW&L.
 SCHEMES = ("exact", "uniform-bandwidth", "homogeneous", "fixed")
@@ -134,7 +134,7 @@ def _against(
 
 
 def bandwidth_of_gain(pair: PaperPair, gain: float, realizations: int) -> float:
-    """The bandwidth, Hz, at which `exact` gains so much over `fixed`; the gain falls with the bandwidth."""
+    """The bandwidth, Hz, at which `exact` has this gain over `fixed`; the gain falls with the bandwidth."""
 
     def surplus(log_hz: float) -> float:
         hz = math.exp(log_hz)

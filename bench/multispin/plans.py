@@ -139,7 +139,7 @@ def _with_a_killed_scheduler(setting: Scenario, seconds: float) -> dict[str, Any
 def _scheduler(
     port_file: Path, port: int, *, metrics: bool = False
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """An `edge-scheduler` of its own process. Who looks for it may hold its port for a moment: then it starts again."""
+    """An `edge-scheduler` in a process of its own, started again while a client that looks for it holds its port."""
     port_file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "covspec.edge.schedule_server"]
     command += ["--port", str(port), "--port-file", str(port_file)]

@@ -1,4 +1,4 @@
-"""A plan carried out: simulated devices with the real client code, the real server, and acceptance as it falls.
+"""A plan carried out by simulated devices with the real client code and by the real server; acceptance is drawn.
 
 Devices draft for as long as the plan's L_k·T_k^S, M(2), and then for the time that their Q_tok·L_k bits take in their
 part of the bandwidth, M(9). The target is a table that takes T^fix + K·T^lin for a batch of K drafts, M(7). What is
@@ -26,16 +26,16 @@ from ..link.shaping_proxy import precise_loop
 from .timed_table import TimedTable
 
 _VOCAB = 256
-#: Rounds at the beginning and at the end that are not counted: devices fall into step, and stop.
+#: Rounds at either end that are not counted: devices fall into step, and stop.
 _MARGIN = 2
 _POLL_S = 0.01
-#: Bits cost time before they are sent, not here.
+#: Takes no time: a profile's drafting time includes that of sending.
 _NO_LINK = LinkConfig(bandwidth_hz=1e12, snr_db=30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a plan gave, and what it promised, tokens/s."""
+    """Goodput of a plan, tokens/s, measured and by the model."""
 
     measured: float
     theory: float
@@ -43,13 +43,13 @@ class Served:
     #: Mean time from verdict to verdict, s, and φ + T^ver.
     round_s: float
     planned_round_s: float
-    #: Tokens of all devices in a round, and their expectation.
+    #: Tokens of all devices in a round, measured and expected.
     tokens_per_round: float
     expected_tokens: float
 
 
 def serve(scenario: Scenario, plan: Plan, num_rounds: int, seed: int = 0) -> Served:
-    """Runs `num_rounds` synchronous rounds of a plan, and the margin. seed: of what is accepted."""
+    """Runs `num_rounds` synchronous rounds of a plan, and the margins. seed: decides which tokens are accepted."""
     num_rounds += 2 * _MARGIN
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         profiles = profiles_of(scenario, plan, num_rounds + 1)
@@ -58,7 +58,7 @@ def serve(scenario: Scenario, plan: Plan, num_rounds: int, seed: int = 0) -> Ser
 
 
 def profiles_of(scenario: Scenario, plan: Plan, num_rounds: int) -> list[Profile]:
-    """The devices of a plan: how long a token takes until it is at the edge; no answer ends within `num_rounds`."""
+    """Profiles by a plan: a token's drafting and sending time, and answers too long to end within `num_rounds`."""
     L = np.array([device.draft_length for device in plan.devices])
     base = Profile(
         "planned",
@@ -95,7 +95,7 @@ async def _ask(
     )
     scripts = TableScripts(target, seed)
     for number, profile in enumerate(profiles):
-        scripts.script(number, profile)  # now: later it would hold up the devices
+        scripts.script(number, profile)  # now: computing it later would hold up the devices
     server = EdgeServer(config, target)
     await server.start()
     try:

@@ -37,7 +37,7 @@ class Times:
     #: T^fix and T^lin.
     verify_fixed_s: float
     verify_per_draft_s: float
-    #: Of one token for one prompt where the server drafts (Cen-SPIN).
+    #: Time of one token for one prompt where the server drafts (Cen-SPIN).
     server_token_s: float
 
 
@@ -125,12 +125,12 @@ def cen_spin(drawn: Scenario, times: Times) -> float:
 
 
 def mean_goodput(solver: str, realizations: int, draw: Callable[[int], Scenario]) -> float:
-    """Returns the goodput of a solver's plans, tokens/s, averaged over realizations."""
+    """Goodput of a solver's plans, tokens/s, averaged over realizations."""
     return float(np.mean([SOLVERS[solver](draw(seed)).goodput for seed in range(realizations)]))
 
 
 def stated(pair: PaperPair, times: Times, realizations: int) -> dict[str, float]:
-    """Returns the figures that times are calibrated to, as the model has them."""
+    """The results that times are calibrated to, by the model."""
 
     def mean(solver: str, num_devices: int) -> float:
         return mean_goodput(
@@ -149,7 +149,7 @@ def stated(pair: PaperPair, times: Times, realizations: int) -> dict[str, float]
 
 
 def calibrate(pair: PaperPair, realizations: int = 20) -> Times:
-    """Finds the times at which the model meets the goodput, the ratio to P2P-SPIN and the gain with few devices.
+    """Finds the times with which the model meets the goodput, the ratio to P2P-SPIN and the gain with few devices.
 
     The paper states no ratio to P2P-SPIN for Qwen3.5; the gain with 24 devices takes its place. Least squares of the
     logarithms, by the simplex method. The server's drafting time then follows from the ratio to Cen-SPIN.

@@ -1,4 +1,4 @@
-"""What simulated sessions consist of: their prompts, where their drafts are right, and how large their messages are."""
+"""Simulated sessions: their prompts, where their drafts are right, and the sizes of their messages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ OPENED = Opened(
 
 @dataclass(frozen=True, slots=True)
 class SimAnswer:
-    """What there is to know of a session: its prompt, and where in its answer the draft is right.
+    """A session: its prompt, and where in its answer the draft is right.
 
-    texts: tokens of the prompt before and behind the picture, or of all of it; its last one goes in with the first
-    draft. open_bytes: of its first message on the air. stops: whether a stop token ends it, and not its cap.
+    texts: text tokens of the prompt before and behind the picture; its last token is not among them, since it goes with
+    the first draft. open_bytes: size of Open on the air. stops: whether a stop token ends the answer, and not its cap.
     """
 
     texts: tuple[int, ...]
@@ -44,18 +44,18 @@ class Answers(Protocol):
     """Sessions by their number."""
 
     def answer(self, number: int, profile: Profile) -> SimAnswer:
-        """The same whenever it is asked for."""
+        """The session with this number, always the same."""
 
 
 @lru_cache(maxsize=MAX_DRAFT_LENGTH + 1)
 def message_bytes(length: int) -> int:
-    """Of a draft as covspec sends it: ids, where the edge draws or the session is greedy."""
+    """Size of a draft on the air: ids alone, as in greedy and coupled sessions."""
     draft = Draft(20, 40, (200,) * length, draft_s=0.1)
     return int(to_request(draft).ByteSize()) + HEADER_BYTES
 
 
 class DrawnAnswers:
-    """Tokens are right with the profile's accept rate, the same ones as in a load on a table model."""
+    """Drafted tokens are right with the profile's accept rate, the same ones as in a load on a table model."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
@@ -68,7 +68,7 @@ class DrawnAnswers:
 
 
 class RecordedAnswers:
-    """Those of a recording, as in a load on its model."""
+    """The answers of a recording, as in a load on its model."""
 
     def __init__(self, trace: PairTrace) -> None:
         self._trace = trace
@@ -102,18 +102,18 @@ def _size_of(request: Request) -> int:
 
 @lru_cache(maxsize=256)
 def _open_bytes(prompt_len: int) -> int:
-    """Ids of two bytes each, as most are."""
+    """Size of Open with ids of two bytes each, as most are."""
     return _size_of(Request(Prompt((200,) * prompt_len), Sampling(0.8, seed=1 << 61)))
 
 
 @lru_cache(maxsize=1)
 def verdict_bytes() -> int:
-    """Of a verdict on the air."""
+    """Size of a verdict on the air."""
     verdict = Verdict(20, 3, 44, 200, queue_s=0.001, verify_s=0.01, batch_size=4)
     return int(to_response(verdict).ByteSize()) + HEADER_BYTES
 
 
 @lru_cache(maxsize=1)
 def opened_bytes() -> int:
-    """Of the answer to Open on the air."""
+    """Size of Opened on the air."""
     return int(to_response(OPENED).ByteSize()) + HEADER_BYTES

@@ -36,7 +36,7 @@ from .service_times import ServiceTimes
 
 #: Phones whose users read the answer before they ask again.
 PHONE = dataclasses.replace(BUILT_IN["smartphone"], think_s=8.0, max_new_tokens=96)
-#: The same without a pause: the edge has never nothing to do.
+#: The same without a pause: the edge is never idle.
 BUSY = dataclasses.replace(PHONE, think_s=0.0)
 SIZES = (1, 4, 16, 64)
 COMPARED = {

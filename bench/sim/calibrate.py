@@ -20,7 +20,7 @@ from ..processes import running_edge
 from ..suites.suite import examples
 from .service_times import ServiceTimes, measure_model, with_processes
 
-#: Little else than messages: the device takes a moment, so that its edge is not always busy.
+#: Makes little work but messages; it drafts for a moment, so that the edge is not always busy.
 _PROBE = Profile(
     "probe",
     draft_token_s=0.002,

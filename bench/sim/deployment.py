@@ -1,4 +1,4 @@
-"""Many cells, each an edge with its devices, simulated one after the other; one report of all."""
+"""Many cells, each an edge with its devices, simulated one after the other, in one report."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .answers import Answers, message_bytes
 from .service_times import ServiceTimes
 from .simulation import SimCell
 
-#: How often the planner is asked before its lengths count as found.
+#: Runs of the planner, each with the message sizes and verify times of the lengths before.
 _PLANS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Cells of one kind. solver: of plans; empty: devices draft as their profile says.
+    """Cells of one kind. solver: makes the plans; without one, devices draft as their profiles say.
 
-    uplink_bandwidth_hz: shared by a cell's devices; 0: each has a link of its own.
+    uplink_bandwidth_hz: divided among a cell's devices; 0: each has a link of its own.
     """
 
     mix: Mix
@@ -56,7 +56,7 @@ class Deployment:
 def simulate(
     deployment: Deployment, workload: Workload, objectives: dict[str, float] | None = None
 ) -> dict[str, Any]:
-    """Results as of a load (load/report.py), with `cells` and, for plans, `plan_goodput_tokens_per_s`."""
+    """Results as in load/report.py, with `cells` and, for plans, `plan_goodput_tokens_per_s`."""
     logs, promised = [], list[float]()
     for profiles, first in _cells(deployment, workload.seed):
         parts, planned = _plan_of(deployment, profiles)
@@ -106,8 +106,8 @@ def _plan_of(
 ) -> tuple[list[Part | None], float | None]:
     """What the edge's planner tells each device when it knows their profiles and mean channels.
 
-    A message has a part that does not grow with the draft, and so has a verification; the planner's model has neither,
-    so that it is asked again with what both come to at the lengths that it found.
+    Messages and verifications have parts that do not grow with the draft, which the planner's model does not know: it
+    runs again with the size and the time that both have at the lengths it found.
     """
     if not deployment.solver:
         return [None] * len(profiles), None

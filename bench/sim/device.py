@@ -26,9 +26,9 @@ from .events import Events, Serial
 
 #: Bytes on the air of a draft of so many tokens.
 DraftBytes = Callable[[int], int]
-#: On the air, but not among the bytes that a device counts.
+#: Bytes of a message on the air that a device does not count.
 _FRAME_BYTES = HEADER_BYTES - GRPC_PREFIX_BYTES
-#: A draft length policy wants to know what is asked, but for what is not simulated.
+#: Length policies take a request, but look only at what is not simulated.
 _REQUEST = Request(Prompt((1,)), Sampling())
 
 
@@ -51,7 +51,7 @@ class SimDevice:
     def __init__(
         self, number: int, profile: Profile, part: Part | None, around: Surroundings
     ) -> None:
-        """part: of a plan that it follows."""
+        """part: the device's part of a plan, if it follows one."""
         self.number = number
         self.profile = profile
         self.part = part
@@ -64,7 +64,7 @@ class SimDevice:
         self._rng = np.random.default_rng([around.seed, number, 3])
 
     def think_s(self) -> float:
-        """As a simulated device of a real load."""
+        """The same pauses as those of a simulated device in a real load."""
         return float(self._rng.exponential(self.profile.think_s))
 
     def ask(self, number: int, due_s: float, then: Callable[[Asked], None]) -> None:
@@ -82,7 +82,7 @@ class SimSession:
     ) -> None:
         self.id = str(asked.number)
         self.answer = answer
-        #: Of the draft that is on its way.
+        #: Tokens of the draft that is on its way.
         self.num_drafted = 0
         self._device = device
         self._asked = asked
@@ -99,7 +99,7 @@ class SimSession:
         self._ready_s = 0.0
 
     def begin(self) -> None:
-        """Open goes up; the draft model sees picture and prompt meanwhile."""
+        """Sends Open; meanwhile, the draft model reads picture and prompt."""
         now = self._events.now_s
         self._ready_s = now + self._device.profile.prefill_s
         self._send_up(now, self.answer.open_bytes, self._edge.open)
@@ -137,7 +137,7 @@ class SimSession:
         )
 
     def _send_up(self, now: float, num_bytes: int, read: Callable[[SimSession], None]) -> float:
-        """A message to the edge, which reads it. Returns the seconds on the air."""
+        """Sends a message to the edge, which then calls `read`. Returns the seconds on the air."""
         times = self._edge.times
         sent_s = self._device.around.client.done_s(now, times.client_s)
         arrival_s = self._device.up.send(sent_s, num_bytes)
@@ -167,7 +167,7 @@ class SimSession:
         return self._finished
 
     def send_verdict(self) -> None:
-        """The verdict goes down; a finished session gives its row back."""
+        """Sends the verdict; a finished session frees its row."""
         self._send_down(verdict_bytes(), self._verdict)
         if self._finished:
             self._edge.close(self)

@@ -18,7 +18,7 @@ from .answers import SimAnswer
 from .events import Events, Serial
 from .service_times import ServiceTimes
 
-#: Waits shorter than this are over: times are sums of floats.
+#: Shorter waits count as over, because times are sums of floats, s.
 _INSTANT_S = 1e-9
 
 
@@ -31,16 +31,16 @@ class EdgeSession(Protocol):
     num_drafted: int
 
     def send_opened(self, job: SimPrefill) -> None:
-        """The prompt is in the target's row."""
+        """Sends Opened: the prompt is in the target's row."""
 
     def taken(self, started_s: float, verify_s: float, batch_size: int) -> None:
-        """Its draft is in a step."""
+        """A step with its draft begins."""
 
     def judge(self) -> bool:
-        """What the target says of the draft. Returns whether that ends the answer."""
+        """Judges the draft. Returns whether the answer ends with it."""
 
     def send_verdict(self) -> None:
-        """The verdict goes down."""
+        """Sends the verdict."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class SimEdge:
         self._wake_s = -1.0
 
     def open(self, session: EdgeSession) -> None:
-        """A session wants its picture read, and a row."""
+        """Takes a session in: decodes its picture, then waits for a row."""
         if session.answer.picture:
             read_s = self._images.done_s(self._events.now_s, self.times.picture_s)
             self._events.at(read_s, self._take, session)
@@ -101,7 +101,7 @@ class SimEdge:
             self._waiting.append(session)
 
     def close(self, session: EdgeSession) -> None:
-        """A session's row goes to the first that waits."""
+        """Gives a session's row to the first one that waits."""
         self._rounds.drop(session.id)
         if self._waiting:
             self._admit(self._waiting.popleft())
@@ -109,17 +109,17 @@ class SimEdge:
             self._num_free += 1
 
     def handled_s(self) -> float:
-        """When the event loop is done with a message that is there now.
+        """When the event loop has handled a message that arrives now.
 
-        Loop and model share one interpreter lock, and a busy edge process takes one core in all: what the loop does
-        during a step is missing from the model's next one.
+        Loop and model share one interpreter lock, and a busy edge process uses one core in all: the loop's work during
+        a step delays the model's next step.
         """
         if self._busy:
             self._stolen_s += self.times.loop_s
         return self._loop.done_s(self._events.now_s, self.times.loop_s)
 
     def draft(self, session: EdgeSession) -> None:
-        """A draft that the event loop has read."""
+        """Takes a draft that the event loop has read."""
         self._rounds.put(session.id, session.num_drafted + 1, self._events.now_s, session)
         self._wake()
 
@@ -221,7 +221,7 @@ class SimEdge:
             self._stolen_s = 0.0
 
     def _given_back_s(self) -> float:
-        """What the event loop has taken of the model's time since it was last counted."""
+        """The model's time that the event loop has taken since the last call, s."""
         stolen_s, self._stolen_s = self._stolen_s, 0.0
         return stolen_s
 

@@ -1,4 +1,4 @@
-"""A virtual clock: what is to happen, and things that are done one after the other."""
+"""A virtual clock with calls on it, and servers that do one thing after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Events:
-    """What is to happen, by its time and then by its turn."""
+    """Calls by their moment; those of one moment in the order in which they were made."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -20,12 +20,12 @@ class Events:
         return self.now_s
 
     def at(self, time_s: float, call: Callable[..., None], *args: Any) -> None:
-        """Calls at this time, or now if that is over."""
+        """Calls at this moment, or now if it is over."""
         when_s = time_s if time_s > self.now_s else self.now_s
         heapq.heappush(self._heap, (when_s, next(self._turn), call, args))
 
     def run(self, until_s: float) -> None:
-        """Lets everything happen up to this time."""
+        """Makes all calls up to this moment."""
         heap = self._heap
         while heap and heap[0][0] <= until_s:
             self.now_s, _, call, args = heapq.heappop(heap)
@@ -33,12 +33,12 @@ class Events:
 
 
 class Serial:
-    """Does one thing after the other: an event loop."""
+    """A server that does one thing after the other, such as an event loop."""
 
     def __init__(self) -> None:
         self._free_s = 0.0
 
     def done_s(self, now_s: float, service_s: float) -> float:
-        """When something that comes now is done."""
+        """When work that arrives now is done."""
         self._free_s = max(self._free_s, now_s) + service_s
         return self._free_s

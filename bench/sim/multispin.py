@@ -22,12 +22,12 @@ from .answers import DrawnAnswers
 from .service_times import ServiceTimes
 from .simulation import SimCell
 
-#: Tokens of an answer: none ends while it is looked at.
+#: Tokens of an answer, more than any simulated time can take.
 _ENDLESS = 1 << 14
 
 
 def simulate_round(drawn: Scenario, solver: str, rounds: int, seed: int = 0) -> dict[str, float]:
-    """About so many synchronous rounds under a solver's plan: simulated and expected goodput, tokens/s."""
+    """Simulated and expected goodput, tokens/s, of about `rounds` synchronous rounds under a solver's plan."""
     made = SOLVERS[solver](drawn)
     profiles = [
         Profile(

@@ -1,11 +1,11 @@
-"""How long an edge takes for what: measured on its model and its processes, as a few fitted numbers.
+"""The times of an edge as a few numbers, fitted to measurements of its model and its processes.
 
     step(K, n, c)  =  fixed + K·per_session + n·per_token + c·per_prompt_token        s
 
-of one step with K drafts of n tokens in all (pending ones included) and c prompt tokens, M(7) with its parts apart;
-`tile_s` for the vision tower to see a picture. Event loops are serial as well: `loop_s` for each message at the edge,
-and `client_s` for each in a load tester, which real devices have not. `transport_s` is what a round takes besides,
-there and back. The simulator (simulation.py) makes its times from these.
+is the time of one step with K drafts of n tokens in all (pending ones included) and c prompt tokens, M(7) in more
+detail. The vision tower takes `tile_s` for a picture. Event loops are serial as well: each message takes `loop_s` at
+the edge and `client_s` in a load tester, which real devices do not have. `transport_s` is the rest of a round, there
+and back. The simulator (simulation.py) takes its times from here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ...edge.batching.session import Session
 from ...edge.batching.verifier import Prefill, Round, Verifier
 
 _BATCHES, _LENGTHS, _CHUNKS = (1, 2, 4, 8, 16, 32), (0, 2, 4, 8), (1, 16, 64, 128)
-#: Entries of a row before its draft: a picture, a question, half an answer.
+#: Entries of a row before its draft, as after a picture, a question and half an answer.
 _CONTEXT = 150
 
 
@@ -43,13 +43,13 @@ class ServiceTimes:
     per_session_s: float = 0.0005
     per_token_s: float = 0.0001
     per_prompt_token_s: float = 0.0002
-    #: To decode a picture and cut it, and for the vision tower to see it.
+    #: Time to decode and cut a picture, and time of the vision tower.
     picture_s: float = 0.0
     tile_s: float = 0.0
     loop_s: float = 0.0
     transport_s: float = 0.0
     client_s: float = 0.0
-    #: Of a picture; 0 where the model reads text only.
+    #: Visual tokens of a picture; 0 where the model reads text only.
     num_visual_tokens: int = 0
     #: What was measured, in words.
     source: str = "assumed"
@@ -93,7 +93,7 @@ def measure_model(model: Model, repeats: int = 10, image: bytes = b"") -> Servic
     row_len = _CONTEXT + max(_CHUNKS) + max(_LENGTHS) + 2
     model.allocate(max(_BATCHES), row_len)
     rng = np.random.default_rng(0)
-    # The last id may stand for a picture.
+    # Without the last id, which may stand for a picture.
     text = [int(t) for t in rng.integers(0, model.vocab_size - 1, _CONTEXT)]
     verifier = Verifier(model)
     sessions = [_session(model, row, row_len, kv_len=0) for row in range(max(_BATCHES))]
@@ -136,8 +136,8 @@ def with_processes(
 ) -> ServiceTimes:
     """Adds event loops and transport, from the results of two loads (load/report.py) on an edge without a network.
 
-    Processor time that its model's steps do not explain is the event loops': two messages a round at either end. What
-    a round of a single device takes besides is transport.
+    Processor time beyond the model's steps is that of the event loops, which handle two messages a round at either end.
+    Transport is the rest of a round of a single device.
     """
     num_rounds = crowded["rounds"]
     model_s = sum(entry["batches"] * entry["mean_s"] for entry in crowded["verify_s"].values())

@@ -24,13 +24,13 @@ from .edge import SimEdge
 from .events import Events, Serial
 from .service_times import ServiceTimes
 
-#: Numbers of a cell's requests begin at this many for each device before it.
+#: A cell's requests are numbered from this times the number of devices in the cells before it.
 _NUMBERS = 1_000_000
 
 
 @dataclass(slots=True)
 class SimCell:
-    """An edge and its devices. part_of: what a plan tells each of them."""
+    """An edge and its devices. parts: each device's part of a plan."""
 
     profiles: Sequence[Profile]
     answers: Answers
@@ -44,7 +44,7 @@ class SimCell:
     log: LoadLog = field(default_factory=LoadLog)
 
     def run(self, workload: Workload) -> LoadLog:
-        """The whole load, as `Load` makes it in real time. What is not answered after --drain-s is broken off."""
+        """Simulates the load that `Load` makes in real time; requests that outlast --drain-s are interrupted."""
         events, log = Events(), self.log
         edge = SimEdge(events, self.times, self.batching, self.max_tokens, self.num_rows)
         parts = self.parts or [None] * len(self.profiles)
