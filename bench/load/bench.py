@@ -31,7 +31,6 @@ from ..report import Bar, at_least, below, bench_of, between, console_for, finis
 from ..settings import LoadBenchSettings
 from .run import Crowd, run_load
 from .sweep import knee
-from .trace import TRACE
 from .workload import Workload
 
 TABLE = "table:target-512"
@@ -239,9 +238,8 @@ def _killed(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
 def _load(
     edge: Edge, profile: Profile, count: int, workload: Workload, console: Console
 ) -> dict[str, Any]:
-    crowd = Crowd(tuple(Mix((profile,)).draw(count, workload.seed)), TRACE)
-    results, _ = run_load(edge.address, crowd, workload, edge_pid=edge.pid, console=console)
-    return results
+    crowd = Crowd(tuple(Mix((profile,)).draw(count, workload.seed)))
+    return run_load(edge, crowd, workload, console=console)[0]
 
 
 def _slow_phone(quick: bool) -> Profile:

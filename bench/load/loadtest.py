@@ -25,14 +25,12 @@ from ...common.protocol.address import check_target
 from ..processes import Edge, running_edge
 from ..report import console_for
 from .arrivals import read_arrivals
-from .options import DURATION_S, make_mix, parse_objectives
+from .options import make_mix, make_workload, parse_objectives
 from .report_file import end_report, new_report, read_report
-from .run import Crowd, run_load
+from .run import TRACE, Crowd, run_load
 from .settings import LoadtestSettings
 from .sweep import parse_sweep, parse_variants, run_sweep, sweep_table
 from .table import compare_table
-from .trace import TRACE
-from .workload import Workload
 
 app = typer.Typer(**PLAIN, add_completion=False)
 
@@ -48,18 +46,7 @@ def command(context: typer.Context, settings: LoadtestSettings) -> None:
     s = settings
     console = console_for(s.as_json)
     recorded = () if s.arrivals is None else read_arrivals(s.arrivals)
-    workload = Workload(
-        num_prompts=s.num_prompts,
-        request_rate=s.request_rate,
-        burstiness=s.burstiness,
-        max_concurrency=s.max_concurrency,
-        duration_s=s.duration or (0.0 if s.num_prompts or recorded else DURATION_S),
-        ramp_up_s=s.ramp_up_s,
-        drain_s=s.drain_s,
-        spoiled=s.inject_failures,
-        seed=s.seed,
-        arrivals=recorded,
-    )
+    workload = make_workload(s, drain_s=s.drain_s, spoiled=s.inject_failures, arrivals=recorded)
     mix = make_mix(s)
     objectives = parse_objectives(s.goodput)
     access = s.access
@@ -75,12 +62,12 @@ def command(context: typer.Context, settings: LoadtestSettings) -> None:
             profiles = [profile.in_cell(s.uplink_bandwidth_hz, count) for profile in profiles]
         return Crowd(
             tuple(profiles),
-            s.trace or TRACE,
             s.connections,
             s.timeout_s,
             s.real_drafts,
             s.draft_model,
             access,
+            s.trace or TRACE,
         )
 
     args = shlex.split(s.edge_args)
@@ -98,14 +85,7 @@ def command(context: typer.Context, settings: LoadtestSettings) -> None:
 
     devices = crowd(s.num_clients)
     with edge_for(s.edge, s.model, s.num_clients, args) as serving:
-        results, info = run_load(
-            serving.address,
-            devices,
-            workload,
-            objectives=objectives,
-            edge_pid=serving.pid or None,
-            console=console,
-        )
+        results, info = run_load(serving, devices, workload, objectives=objectives, console=console)
         report["edge"] = {"model": info.model_names[0], "quantization": info.quantization}
         failed = results["requests"]["completed"] < results["requests"]["due"]
         # Here, so that an impatient second Ctrl-C meets an edge that is being stopped, and no report is lost.

@@ -1,17 +1,35 @@
-"""What the flags of a workload amount to: the mix of devices, and objectives in seconds."""
+"""From the flags of a load to its workload, its mix of devices, and its objectives in seconds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from ...common.errors import InvalidRequest
 from ...device.fleet.profile import Mix, read_mix
 from .report import OBJECTIVES
 from .settings import WorkloadSettings
+from .workload import Workload
 
 #: Seconds of a load whose end nobody has named.
 DURATION_S = 30.0
+
+
+def make_workload(settings: WorkloadSettings, **fields: Any) -> Workload:
+    """fields: those that the flags of one command alone name. Raises InvalidRequest."""
+    s = settings
+    endless = not (s.num_prompts or fields.get("arrivals"))
+    return Workload(
+        num_prompts=s.num_prompts,
+        request_rate=s.request_rate,
+        burstiness=s.burstiness,
+        max_concurrency=s.max_concurrency,
+        duration_s=s.duration or (DURATION_S if endless else 0.0),
+        ramp_up_s=s.ramp_up_s,
+        seed=s.seed,
+        **fields,
+    )
 
 
 def make_mix(settings: WorkloadSettings) -> Mix:

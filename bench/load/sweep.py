@@ -117,15 +117,7 @@ def _run(
         crowd = dataclasses.replace(crowd, profiles=profiles)
     args = ("--model", model, *variant.edge_args, "--max-num-seqs", str(len(profiles)), *edge_args)
     with running_edge(*args) as edge:
-        results, _ = run_load(
-            edge.address,
-            crowd,
-            workload,
-            objectives=objectives,
-            edge_pid=edge.pid,
-            console=console,
-        )
-    return results
+        return run_load(edge, crowd, workload, objectives=objectives, console=console)[0]
 
 
 def knee(goodputs: Mapping[int, float]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from ...common.maths.accept import greedy_token
 from ...common.models.loader import load_draft_model, load_model
@@ -16,9 +15,6 @@ from ..report import at_least, bench_of, console_for, finish
 from ..settings import TraceSettings
 from ..suites.suite import MAX_NEW_TOKENS, Example, examples
 from .reader import Reader
-
-#: What simulated devices play unless told otherwise.
-TRACE = Path(__file__).parent / "data" / "trace.npz"
 
 
 @bench_of(TraceSettings)

@@ -21,8 +21,7 @@ from ...device.fleet.pair_trace import load_pair_trace
 from ...device.fleet.profile import BUILT_IN, Mix, read_mix
 from ...edge.batching.round_queue import Batching
 from ...edge.settings import EdgeSettings
-from ..load.run import Crowd, run_load
-from ..load.trace import TRACE
+from ..load.run import TRACE, Crowd, run_load
 from ..load.workload import Workload
 from ..multispin.setting import LLAMA, QWEN, scenario
 from ..processes import running_edge
@@ -76,10 +75,8 @@ def _agreement(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]
         mix = Mix((profile,))
         args = ("--num-threads", "1", "--max-num-seqs", str(size))
         with running_edge("--model", "scenes-target", *args) as edge:
-            crowd = Crowd(tuple(mix.draw(size, workload.seed)), TRACE)
-            measured, _ = run_load(
-                edge.address, crowd, workload, edge_pid=edge.pid, console=console
-            )
+            crowd = Crowd(tuple(mix.draw(size, workload.seed)))
+            measured, _ = run_load(edge, crowd, workload, console=console)
         deployment = Deployment(
             mix,
             RecordedAnswers(trace),

@@ -6,7 +6,6 @@ The event loops' part is measured on a table model.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from rich.console import Console
 
@@ -14,7 +13,6 @@ from ...common.models.loader import load_model
 from ...common.radio.link import LinkConfig
 from ...device.fleet.profile import Profile
 from ..load.run import Crowd, run_load
-from ..load.trace import TRACE
 from ..load.workload import Workload
 from ..processes import running_edge
 from ..suites.suite import examples
@@ -43,16 +41,10 @@ def calibrate(model: str, *, seconds: float, console: Console | None = None) -> 
     del target
     # Messages cost the same whatever the model is; a table's own time can be told from theirs.
     with running_edge("--model", _TABLE) as edge:
-        loads: list[dict[str, Any]] = []
-        for count in (1, _CROWD):
-            crowd = Crowd((_PROBE,) * count, TRACE)
-            results, _ = run_load(
-                edge.address,
-                crowd,
-                Workload(duration_s=seconds),
-                edge_pid=edge.pid,
-                console=console,
-            )
-            loads.append(results)
-    fitted = with_processes(times, loads[0], loads[1])
+        workload = Workload(duration_s=seconds)
+        alone, crowded = (
+            run_load(edge, Crowd((_PROBE,) * count), workload, console=console)[0]
+            for count in (1, _CROWD)
+        )
+    fitted = with_processes(times, alone, crowded)
     return dataclasses.replace(fitted, source=f"{times.source}, here")

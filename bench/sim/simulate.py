@@ -2,7 +2,7 @@
 
 covspec simulate --num-clients 10000 --cells 100 --duration 60
 covspec simulate --calibrate scenes-target --times scenes.json      measure an edge, then
-covspec simulate --times scenes.json --trace bench/results/trace.npz --num-clients 64
+covspec simulate --times scenes.json --trace results/trace.npz --num-clients 64
 covspec simulate --uplink-bandwidth-hz 10e6 --solver exact --num-clients 24
 covspec simulate --setting Llama-2 --sweep clients=4,8,16,24,100,1000
 """
@@ -19,10 +19,9 @@ from ...common.flags import flags_of
 from ...device.fleet.pair_trace import load_pair_trace
 from ...edge.batching.round_queue import Batching
 from ..grid import grid
-from ..load.options import DURATION_S, make_mix, parse_objectives
+from ..load.options import make_mix, make_workload, parse_objectives
 from ..load.report_file import end_report, new_report
 from ..load.sweep import parse_sweep
-from ..load.workload import Workload
 from ..multispin.setting import LLAMA, QWEN
 from ..report import console_for
 from .answers import DrawnAnswers, RecordedAnswers
@@ -74,18 +73,9 @@ def command(settings: SimulateSettings) -> None:
         s.solver,
         s.uplink_bandwidth_hz,
     )
-    workload = Workload(
-        num_prompts=s.num_prompts,
-        request_rate=s.request_rate,
-        burstiness=s.burstiness,
-        max_concurrency=s.max_concurrency,
-        duration_s=s.duration or (0.0 if s.num_prompts else DURATION_S),
-        ramp_up_s=s.ramp_up_s,
-        seed=s.seed,
-    )
     report = new_report("loadtest", s.model_dump())
     began = time.perf_counter()
-    results = simulate(deployment, workload, parse_objectives(s.goodput))
+    results = simulate(deployment, make_workload(s), parse_objectives(s.goodput))
     console.print(
         f"{results['rounds']:,} rounds of {s.num_clients:,} devices in {time.perf_counter() - began:.1f} s; "
         f"times {service_times.source}"
