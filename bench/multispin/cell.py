@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,11 +88,11 @@ class TimedDraft(TableModel):
 
 
 @contextmanager
-def timed_edge(setting: Scenario, solver: str, scheduler: str = "") -> Iterator[str]:
-    """The address of an edge with the setting's verify time and bandwidth, which plans rounds with this solver."""
+def timed_edge(setting: Scenario, **planning: str) -> Iterator[str]:
+    """The address of an edge with the setting's verify time and bandwidth. planning: its `solver` or `scheduler`."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(there, setting, solver, scheduler), daemon=True
+        target=_serve, args=(there, setting, planning), daemon=True
     )
     process.start()
     there.close()
@@ -106,7 +106,7 @@ def timed_edge(setting: Scenario, solver: str, scheduler: str = "") -> Iterator[
         process.kill()
 
 
-def _serve(parent: Connection, setting: Scenario, solver: str, scheduler: str) -> None:
+def _serve(parent: Connection, setting: Scenario, planning: dict[str, Any]) -> None:
     async def serve() -> None:
         config = EdgeSettings(
             model="table",
@@ -115,9 +115,8 @@ def _serve(parent: Connection, setting: Scenario, solver: str, scheduler: str) -
             round_deadline_ms=30000.0,
             max_num_batched_tokens=4096,
             shutdown_timeout=0.1,
-            solver=solver,
             uplink_bandwidth_hz=setting.bandwidth_hz,
-            scheduler=scheduler,
+            **planning,
         )
         model = TimedTable(target_table(), setting.verify_fixed_s, setting.verify_per_draft_s)
         server = EdgeServer(config, model)

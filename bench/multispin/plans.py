@@ -46,7 +46,7 @@ def command(settings: PlansSettings) -> None:
     scenarios = [scenario(LLAMA, seed) for seed in range(draws)]
     made: dict[tuple[int, str], dict[str, Any]] = {}
     with ExitStack() as stack:
-        edges = {arm: stack.enter_context(timed_edge(scenarios[0], arm)) for arm in arms}
+        edges = {arm: stack.enter_context(timed_edge(scenarios[0], solver=arm)) for arm in arms}
         turns = [
             (draw, arm)
             for draw in range(draws)
@@ -117,7 +117,7 @@ def _with_a_killed_scheduler(setting: Scenario, seconds: float) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         port_file = Path(folder) / "port"
         first, address = stack.enter_context(_scheduler(port_file, 0))
-        edge = stack.enter_context(timed_edge(setting, "", address))
+        edge = stack.enter_context(timed_edge(setting, scheduler=address))
 
         async def run() -> tuple[list[DeviceRun], int]:
             cell = asyncio.create_task(run_devices(edge, setting, seconds))
