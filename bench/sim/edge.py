@@ -10,10 +10,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+from ...common.maths.estimate import AffineFit
 from ...edge.batching.batcher import AGEING_TOKENS_PER_S
 from ...edge.batching.prefill_budget import PrefillBudget
 from ...edge.batching.round_queue import Batching, RoundQueue
-from ...edge.batching.verify_time import AffineFit
 from .answers import SimAnswer
 from .events import Events, Serial
 from .service_times import ServiceTimes

@@ -7,12 +7,14 @@ whoever does not fit into it is told when to try again.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ...common.errors import Overloaded
+from ...common.maths.estimate import Mean
 
 #: Weight of one finished session in the mean session time.
 MEAN_WEIGHT = 0.1
@@ -33,7 +35,7 @@ class Admission:
         self._waiting: deque[asyncio.Future[int]] = deque()
         self._now = now
         self._taken_at: dict[int, float] = {}
-        self._mean_session_s = 1.0
+        self._session_s = Mean(MEAN_WEIGHT, 1.0, count=math.inf)
 
     @property
     def num_taken(self) -> int:
@@ -52,7 +54,7 @@ class Admission:
 
     def retry_after_s(self) -> float:
         """When a row is likely to be free for one more session."""
-        return max(0.5, self._mean_session_s * (self.num_waiting + 1) / self._num_rows)
+        return max(0.5, self._session_s.value * (self.num_waiting + 1) / self._num_rows)
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -85,8 +87,7 @@ class Admission:
 
     def release(self, row: int) -> None:
         """Gives a row back, to the first that waits."""
-        held = self._now() - self._taken_at.pop(row)
-        self._mean_session_s += MEAN_WEIGHT * (held - self._mean_session_s)
+        self._session_s.observe(self._now() - self._taken_at.pop(row))
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():

@@ -7,7 +7,7 @@ the simulator, as `round_queue.py` is.
 
 from __future__ import annotations
 
-from .verify_time import AffineFit
+from ...common.maths.estimate import AffineFit
 
 #: Share of a step's token budget that waiting prefills get at least.
 PREFILL_SHARE = 0.25

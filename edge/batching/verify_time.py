@@ -2,81 +2,23 @@
 
     T_ver(K) = T_fix + K·T_lin                                                                 M(7)
 
-K is the number of sessions in the batch; the same fit runs over the number of verified tokens. Least squares with
-exponential forgetting; a measurement far from the fit counts no more than one at the edge of the usual spread, so that
-one stall does not bend the line.
+K is the number of sessions in the batch; the same fit runs over the number of verified tokens.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-#: Weight that a measurement keeps after one more: an effective window of about 500.
-FORGETTING = 0.998
-#: Residuals beyond this many mean absolute deviations are pulled in.
-CLIP = 3.0
+from ...common.maths.estimate import AffineFit
 
 
-@dataclass(slots=True)
-class AffineFit:
-    """y ≈ fixed + x·slope over (x, y) pairs; both parts are at least 0. Times in seconds."""
-
-    count: float = 0.0
-    _x: float = 0.0
-    _y: float = 0.0
-    _xx: float = 0.0
-    _xy: float = 0.0
-    _deviation: float = 0.0
-    samples: int = 0
-
-    def observe(self, x: float, y: float) -> None:
-        """Takes one measurement; what is not finite and positive is ignored."""
-        if not (math.isfinite(x) and math.isfinite(y) and x > 0 and y > 0):
-            return
-        if self.samples >= 16:
-            predicted = self.predict(x)
-            bound = CLIP * max(self._deviation, 0.02 * predicted)
-            # The deviation itself follows the clipped error, so a real change of speed widens it and gets through.
-            error = abs(y - predicted)
-            self._deviation += 0.05 * (min(error, 2 * bound) - self._deviation)
-            y = min(max(y, predicted - bound), predicted + bound)
-        elif self.samples:
-            self._deviation += (abs(y - self.predict(x)) - self._deviation) / self.samples
-        self.count = FORGETTING * self.count + 1.0
-        self._x = FORGETTING * self._x + x
-        self._y = FORGETTING * self._y + y
-        self._xx = FORGETTING * self._xx + x * x
-        self._xy = FORGETTING * self._xy + x * y
-        self.samples += 1
-
-    @property
-    def slope(self) -> float:
-        """Seconds for one more."""
-        spread = self.count * self._xx - self._x * self._x
-        if spread <= 1e-9 * self.count * self._xx:
-            # Only one size seen so far: all of it is taken to be proportional.
-            return self._y / self._x if self._x else 0.0
-        slope = (self.count * self._xy - self._x * self._y) / spread
-        return min(max(slope, 0.0), self._y / self._x)
-
-    @property
-    def fixed(self) -> float:
-        """Seconds for the batch itself."""
-        return (self._y - self.slope * self._x) / self.count if self.count else 0.0
-
-    def predict(self, x: float) -> float:
-        """Seconds for a batch of size x; 0 before the first measurement."""
-        return self.fixed + x * self.slope
-
-
+@dataclass(frozen=True, slots=True)
 class VerifyTime:
     """T_ver over sessions and over tokens; and the time of any step over all its tokens, those of prefills too."""
 
-    def __init__(self) -> None:
-        self.by_sessions = AffineFit()
-        self.by_tokens = AffineFit()
-        self.step = AffineFit()
+    by_sessions: AffineFit = field(default_factory=AffineFit)
+    by_tokens: AffineFit = field(default_factory=AffineFit)
+    step: AffineFit = field(default_factory=AffineFit)
 
     def observe(self, num_sessions: int, num_tokens: int, seconds: float) -> None:
         """Takes the forward time of one batch of drafts, without prefills."""

@@ -9,6 +9,7 @@ bench/multispin/setting.py). Hence the small eta, whose error is 0.03 at an acce
 
 from __future__ import annotations
 
+from ...common.maths.estimate import Mean
 from ...common.protocol.messages import Draft, Verdict
 from ..planning.goodput import ACCEPT_RATE_PRIOR
 
@@ -25,10 +26,13 @@ class AcceptRate:
         self, prior: float = ACCEPT_RATE_PRIOR, weight: float = PRIOR_TOKENS, eta: float = ETA
     ) -> None:
         """weight: tokens that the prior counts as."""
-        self.value = prior
         self._prior = prior
-        self._num_judged = weight
-        self._eta = eta
+        self._mean = Mean(eta, prior, weight)
+
+    @property
+    def value(self) -> float:
+        """p^."""
+        return self._mean.value
 
     def observe(self, draft: Draft, verdict: Verdict) -> None:
         """Learns from the tokens that were judged: the accepted ones and the first rejected one."""
@@ -37,10 +41,8 @@ class AcceptRate:
         # Where the answer ended, what came after was not judged.
         rejected = verdict.finish is None
         for i in range(min(num_accepted + rejected, num_judged)):
-            self._num_judged += 1
-            eta = max(self._eta, 1 / self._num_judged)
-            self.value += eta * ((i < num_accepted) - self.value)
+            self._mean.observe(i < num_accepted)
 
     def fade(self, weight: float) -> None:
         """Forgets a part of what was learned."""
-        self.value += weight * (self._prior - self.value)
+        self._mean.value += weight * (self._prior - self._mean.value)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ...common.errors import CovspecError
+from ...common.maths.estimate import Mean
 from ...common.protocol.messages import Draft, Feature, Mode, Verdict
 from ...common.protocol.messages import Plan as Part
 from ..batching.session import Session
@@ -77,7 +78,7 @@ class Scheduler:
         self._members: dict[str, Member] = {}
         #: Sessions that go through the target as well, but follow no plan.
         self._num_others = 0
-        self._wait_s = 0.0
+        self._wait_s = Mean(NEWEST, warm_up=False)
         #: Of all devices: what a new one is taken to be like.
         self._accept_rate = AcceptRate(weight=POOL_PRIOR_TOKENS, eta=POOL_ETA)
         self._stale = asyncio.Event()
@@ -147,8 +148,7 @@ class Scheduler:
         member.task.observe_verdict(draft, verdict)
         self._accept_rate.observe(draft, verdict)
         if member.arrived_s is not None:
-            wait_s = now - member.arrived_s
-            self._wait_s += (NEWEST if self._wait_s else 1.0) * (wait_s - self._wait_s)
+            self._wait_s.observe(now - member.arrived_s)
         member.arrived_s, member.answered_s, member.seen_s = None, now, now
         self._changed(member)
         if verdict.finish is not None:
@@ -191,7 +191,7 @@ class Scheduler:
         if not present or fit.samples == 0:
             return []
         fixed_s = fit.fixed + self._num_others * fit.slope
-        times = EdgeTimes(fixed_s, fit.slope, self._wait_s or fit.predict(1))
+        times = EdgeTimes(fixed_s, fit.slope, self._wait_s.value or fit.predict(1))
         return self.config.scenarios(present, times)
 
     def adopt(self, scenario: Scenario, made: Plan) -> bool:

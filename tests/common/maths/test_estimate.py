@@ -1,11 +1,11 @@
-"""The online fit of T_ver(K) = T_fix + K·T_lin, M(7)."""
+"""Means whose older values fade, and the line T_ver(K) = T_fix + K·T_lin, M(7), fitted online."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from covspec.edge.batching.verify_time import AffineFit, VerifyTime
+from covspec.common.maths.estimate import AffineFit, Mean
 
 
 def test_it_finds_the_line_under_noise() -> None:
@@ -49,8 +49,36 @@ def test_one_size_alone_is_taken_as_proportional_and_nothing_is_negative() -> No
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0, -1.0])
 def test_what_is_no_measurement_is_ignored(bad: float) -> None:
-    time = VerifyTime()
-    time.observe(4, 20, bad)
-    assert time.by_sessions.samples == 0 == time.by_tokens.samples
-    time.observe(4, 20, 0.02)
-    assert time.by_tokens.predict(20) == pytest.approx(0.02)
+    fit = AffineFit()
+    fit.observe(20, bad)
+    fit.observe(bad, 0.02)
+    assert fit.samples == 0
+    fit.observe(20, 0.02)
+    assert fit.predict(20) == pytest.approx(0.02)
+
+
+def test_a_mean_is_plain_at_first_and_forgets_later() -> None:
+    mean = Mean(0.1)
+    for value in (1.0, 2.0, 6.0):
+        mean.observe(value)
+    assert mean.value == pytest.approx(3.0)
+    for _ in range(200):
+        mean.observe(5.0)
+    assert mean.value == pytest.approx(5.0, abs=1e-6)
+
+
+def test_a_prior_counts_as_so_many_values() -> None:
+    prior = Mean(0.01, 0.8, count=3.0)
+    prior.observe(0.0)
+    assert prior.value == pytest.approx(0.6)
+    fading = Mean(0.25, 1.0, count=float("inf"))
+    fading.observe(0.0)
+    assert fading.value == 0.75
+
+
+def test_without_warm_up_the_first_value_is_the_mean() -> None:
+    mean = Mean(0.25, warm_up=False)
+    mean.observe(4.0)
+    assert mean.value == 4.0
+    mean.observe(8.0)
+    assert mean.value == 5.0
