@@ -17,7 +17,7 @@ _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem;border-bottom:1px solid #ddd}
 table{border-collapse:collapse;margin:.5rem 0}td,th{padding:.15rem .9rem .15rem 0;text-align:right;font-weight:normal}
-th:first-child,td:first-child{text-align:left}th{color:#777}.bad{color:#b00020}
+th:first-child,td:first-child,td:nth-last-child(1):nth-child(2){text-align:left}th{color:#777}.bad{color:#b00020}
 figure{margin:1rem 0}svg{max-width:100%;height:auto}pre{white-space:pre-wrap;color:#555;font-size:13px}
 """
 
@@ -140,6 +140,8 @@ def _histograms(axes: list[Axes], results: dict[str, Any]) -> None:
     accepted = results["accept"].get("num_accepted", {})
     axes[1].bar([int(k) for k in accepted], list(accepted.values()))
     axes[1].set(xlabel="accepted tokens", ylabel="rounds")
+    for each in axes:
+        each.locator_params(axis="x", integer=True)
 
 
 def sweep_page(report: dict[str, Any]) -> str:
@@ -155,6 +157,8 @@ def sweep_page(report: dict[str, Any]) -> str:
                 axes[place].plot(*zip(*known, strict=True), "o-", label=name)
         for each, text in zip(axes, ("tokens/s", "round p95, ms"), strict=True):
             each.set(xlabel="devices", ylabel=text, xscale="log", ylim=(0, None))
+            each.set_xticks(sizes, [str(size) for size in sizes])
+            each.minorticks_off()
             each.grid(alpha=0.3)
         axes[0].legend()
 

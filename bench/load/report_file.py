@@ -26,7 +26,7 @@ def new_report(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             # JSON knows no infinite rate.
             name: str(value) if isinstance(value, Path) or value == math.inf else value
             for name, value in settings.items()
-            if value not in (None, "", []) and name != "api_key"
+            if value not in (None, "", [], ()) and name != "api_key"
         },
     }
 

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from ...common.protocol.messages import Correction
 from ...edge.planning.goodput import correction_bits
-from ...edge.planning.plan import Plan, plan_of
+from ...edge.planning.plan import plan_of
 from ...edge.planning.planner import SOLVERS
-from ...edge.planning.scenario import Scenario
 from ..grid import grid
 from ..progress import track
 from ..report import at_least, at_most, bench_of, console_for, finish
@@ -44,7 +43,7 @@ from .setting import TIMES, PaperPair, calibrate, scenario
 
 REALIZATIONS = 50
 #: Draft lengths and rounds that are measured.
-LENGTHS, ROUNDS = (1, 2, 3, 5, 8, 12, 18, 25), 16
+LENGTHS, ROUNDS, QUICK_ROUNDS = (1, 2, 3, 5, 8, 12, 18, 25), 16, 2
 
 
 @bench_of(MultiSpinSettings)
@@ -120,7 +119,8 @@ def _served_lengths(pair: PaperPair, console: Console, *, quick: bool) -> list[d
         LENGTHS[3:4] if quick else LENGTHS, f"served, {pair.name}", console=console
     ):
         plan = plan_of(drawn, "homogeneous", np.full(len(drawn.devices), length))
-        points.append({"draft_length": length} | _served(drawn, plan, length, quick=quick))
+        served = serve(drawn, plan, QUICK_ROUNDS if quick else ROUNDS, length)
+        points.append({"draft_length": length} | asdict(served))
     return points
 
 
@@ -129,13 +129,9 @@ def _served_schemes(pair: PaperPair, console: Console, *, quick: bool) -> dict[s
     drawn = scenario(pair, 0)
     schemes = SCHEMES[::3] if quick else SCHEMES
     return {
-        scheme: _served(drawn, SOLVERS[scheme](drawn), 0, quick=quick)
+        scheme: asdict(serve(drawn, SOLVERS[scheme](drawn), QUICK_ROUNDS if quick else ROUNDS))
         for scheme in track(schemes, f"served schemes, {pair.name}", console=console)
     }
-
-
-def _served(drawn: Scenario, plan: Plan, seed: int, *, quick: bool) -> dict[str, Any]:
-    return asdict(serve(drawn, plan, 2 if quick else ROUNDS, seed))
 
 
 def _worst(results: dict[str, Any]) -> float:
