@@ -32,6 +32,5 @@ class ManualClock:
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock on."""
         assert seconds >= 0, "a clock never goes back"
         self._now_s += seconds

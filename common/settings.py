@@ -116,12 +116,10 @@ def grouped_fields(cls: type[Settings]) -> Iterator[tuple[str, FieldInfo, str]]:
 
 
 def key_of(cls: type[Settings], name: str) -> str:
-    """A field's key in a file."""
     return (extra_of(cls.model_fields[name])["name"] or name).replace("_", "-")
 
 
 def flag_of(cls: type[Settings], name: str) -> str:
-    """A field's flag."""
     return extra_of(cls.model_fields[name])["flag"] or f"--{key_of(cls, name)}"
 
 
@@ -234,7 +232,6 @@ def _complaint(cls: type[Settings], error: ValidationError, place: Callable[[str
 
 
 def _wanted(field: FieldInfo) -> str:
-    """What a field takes, in words."""
     choices, kinds = choices_of(field), list(kinds_of(field.annotation))
     if choices:
         return f"one of {', '.join(filter(None, choices))}"
@@ -255,5 +252,4 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def number_of(value: float) -> str:
-    """A number as people write it."""
     return f"{value:.0f}" if abs(value) <= 1e7 and float(value).is_integer() else f"{value:g}"

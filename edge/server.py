@@ -11,8 +11,9 @@ import time
 from ..common.command import INTERRUPTED, run, start_logging
 from ..common.flags import command_line, flags_of
 from ..common.input.image import MAX_IMAGE_BYTES
-from ..common.models.loader import load_model, self_test
+from ..common.models.loader import load_model
 from ..common.models.model import Model
+from ..common.models.self_test import self_test
 from ..common.protocol.messages import Limits
 from ..protos import schedule_pb2_grpc, verify_pb2, verify_pb2_grpc
 from .batching.batcher import Batcher

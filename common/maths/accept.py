@@ -336,7 +336,6 @@ def _nucleus(
 
 
 def _keep(weights: NDArray[np.float32], ids: NDArray[np.intp]) -> NDArray[np.float32]:
-    """The weights at `ids`, 0 elsewhere."""
     kept = np.zeros_like(weights)
     kept[ids] = weights[ids]
     return kept

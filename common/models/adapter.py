@@ -1,97 +1,63 @@
 """Everything that depends on Transformers' version or module names; checked with 5.24.
 
-What is native is read by Transformers and taken apart here: vision tower and projector stay its
-modules, the language model's weights move into our decoder. Code from a checkpoint never runs.
+A family's file says which class to load. Vision tower and projector stay Transformers' modules; the language model's
+weights move into our decoder. Code from a checkpoint never runs.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig, InternVLForConditionalGeneration
+from transformers import BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
 from ..errors import ModelError
+from .checkpoint import Form, Fuse
 from .decoder import DecoderWeights, LayerWeights, Norm
+from .int8 import check_quantised, is_quantisable
 from .projection import Modules, Packed, Projection, dense, joined
 
-#: `model_type` of checkpoints that load, and of the language models inside them.
-KNOWN_TYPES = ("internvl",)
-KNOWN_TEXT_TYPES = ("qwen2", "qwen3", "llama")
 
-#: Parts that stay in floating point when bitsandbytes quantises.
-_NOT_INT8 = ("model.vision_tower", "model.multi_modal_projector", "lm_head")
-
-Fuse = Callable[[Tensor, Tensor | None], Projection]
-
-
-def check_config(folder: Path) -> dict[str, Any]:
-    """Reads config.json and refuses what cannot be loaded, by name."""
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}/config.json cannot be read: {error}") from error
-    model_type = config.get("model_type")
-    known = ", ".join(KNOWN_TYPES)
-    if model_type == "internvl_chat":
-        raise ModelError(
-            f"{folder} is an original InternVL checkpoint (internvl_chat). The converter, "
-            "`covspec convert`, comes in a later version; native checkpoints (model_type internvl, "
-            "such as the `-hf` ones) load now"
-        )
-    if model_type not in KNOWN_TYPES:
-        raise ModelError(f"{folder} has model_type {model_type!r}; known: {known}")
-    text = config.get("text_config") or {}
-    if text.get("model_type") not in KNOWN_TEXT_TYPES:
-        raise ModelError(
-            f"{folder} has a language model of type {text.get('model_type')!r}; "
-            f"known: {', '.join(KNOWN_TEXT_TYPES)}"
-        )
-    return config
-
-
-def load_internvl(
-    folder: Path, dtype: torch.dtype, device: torch.device, bitsandbytes: bool
-) -> InternVLForConditionalGeneration:
-    """Loads a native InternVL checkpoint onto its device, for inference."""
+def load_pretrained(
+    cls: Any, folder: Path, form: Form, floating_parts: tuple[str, ...]
+) -> nn.Module:
+    """Loads a checkpoint onto its device, for inference. floating_parts: what bitsandbytes leaves alone."""
     options: dict[str, Any] = {
-        "dtype": dtype,
+        "dtype": form.dtype,
         "local_files_only": True,
         "output_loading_info": True,
     }
-    if bitsandbytes:
+    by_bitsandbytes = form.quantization == "int8"
+    if by_bitsandbytes:
         # It notes for every layer that activations become float16.
         logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_8bit=True, llm_int8_skip_modules=list(_NOT_INT8)
+            load_in_8bit=True, llm_int8_skip_modules=list(floating_parts)
         )
-        options["device_map"] = {"": str(device)}
+        options["device_map"] = {"": str(form.device)}
     try:
         with _quiet():
-            loaded: Any = InternVLForConditionalGeneration.from_pretrained(folder, **options)
+            model, info = cls.from_pretrained(folder, **options)
     except ImportError as error:
         raise ModelError(f"INT8 by bitsandbytes is not possible here: {error}") from error
     except Exception as error:  # the library raises OSError, ValueError, RuntimeError, ...
         raise ModelError(f"{folder} cannot be loaded: {error}") from error
-    model: InternVLForConditionalGeneration
-    model, info = loaded
     # Transformers would fill what is missing with random numbers.
     missing = sorted(info["missing_keys"])
     if missing:
         raise ModelError(f"{folder} lacks {len(missing)} weights: {', '.join(missing[:3])}, ...")
-    if not bitsandbytes:
+    if not by_bitsandbytes:
         # An 8-bit model must stay where it was loaded.
-        model.to(device)  # type: ignore[arg-type]
+        model.to(form.device)
     model.requires_grad_(False)
-    model.eval()
-    return model
+    loaded: nn.Module = model.eval()
+    return loaded
 
 
 def linear_names(model: nn.Module) -> dict[str, bool]:
@@ -103,37 +69,41 @@ def linear_names(model: nn.Module) -> dict[str, bool]:
     }
 
 
-def take_decoder(
-    model: InternVLForConditionalGeneration,
-    vocab_size: int,
-    max_positions: int,
-    fuse: Fuse | None,
-    fuse_head: Fuse,
-) -> DecoderWeights:
-    """Moves the language model's weights into our decoder; the model keeps vision and projector.
+def quantised_names(linears: dict[str, bool], form: Form) -> list[str]:
+    """Names of the layers in INT8. Raises ModelError where they are not exactly those that should be."""
+    if form.quantization == "none":
+        return []
+    by_bitsandbytes = form.quantization == "int8"
+    chosen = (
+        n for n, is_int8 in linears.items() if (is_int8 if by_bitsandbytes else is_quantisable(n))
+    )
+    return check_quantised(chosen, linears)
 
-    fuse: makes a layer's projection of a weight and a bias; None keeps the modules as they are. fuse_head: the same for
-    the head, which is never quantised.
+
+def take_decoder(text: Any, lm_head: Any, form: Form, vocab_size: int) -> DecoderWeights:
+    """Moves a language model's weights into our decoder and leaves empty modules behind.
+
+    text: layers of Qwen2's kind. vocab_size: ids that the tokenizer has. The head is never quantised.
     """
-    text = model.model.language_model
     config = text.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if config.hidden_act != "silu" or kinds != {"full_attention"}:
         raise ModelError("language models with sliding windows or other activations are not known")
-    if model.lm_head.out_features < vocab_size:
+    if lm_head.out_features < vocab_size:
         raise ModelError(
-            f"the tokenizer has {vocab_size} entries, the head only {model.lm_head.out_features}"
+            f"the tokenizer has {vocab_size} entries, the head only {lm_head.out_features}"
         )
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     layers = []
     for index, layer in enumerate(text.layers):
-        layers.append(_take_layer(layer, fuse, heads // kv_heads))
+        layers.append(_take_layer(layer, form.quantised, heads // kv_heads))
         text.layers[index] = nn.Identity()  # frees the weights that were joined
     embedding = text.embed_tokens.weight.detach()
     # Columns past the tokenizer's length are padding of the head: they are never computed.
-    head = fuse_head(model.lm_head.weight.detach()[:vocab_size], model.lm_head.bias)
-    cos, sin = _rotary_tables(text, max_positions)
-    weights = DecoderWeights(
+    head = form.floating(lm_head.weight.detach()[:vocab_size], lm_head.bias)
+    cos, sin = _rotary_tables(text, int(config.max_position_embeddings))
+    text.embed_tokens = nn.Identity()
+    return DecoderWeights(
         embedding=embedding,
         layers=layers,
         norm=_norm(text.norm),
@@ -144,14 +114,10 @@ def take_decoder(
         kv_heads=kv_heads,
         head_dim=cos.shape[-1],
     )
-    model.model.language_model = nn.Identity()
-    model.lm_head = nn.Identity()
-    return weights
 
 
-def speed_up_vision(model: InternVLForConditionalGeneration) -> None:
-    """Gives vision tower and projector the products that are fastest on this processor."""
-    parts = (model.model.vision_tower, model.model.multi_modal_projector)
+def speed_up(*parts: nn.Module) -> None:
+    """Gives the linear layers of these modules the products that are fastest on this processor."""
     for module in [module for part in parts for module in part.modules()]:
         for name, child in module.named_children():
             if type(child) is nn.Linear:
@@ -172,21 +138,13 @@ class _PackedLinear(nn.Module):
         return y
 
 
-def encode_pixels(model: InternVLForConditionalGeneration, pixels: Tensor) -> Tensor:
-    """Vision tower and projector: [tiles, 3, height, width] to [tiles, tokens, hidden]."""
-    features: Tensor = model.model.get_image_features(
-        pixel_values=pixels, return_dict=True
-    ).pooler_output
-    return features
-
-
-def stop_ids(model: InternVLForConditionalGeneration) -> set[int]:
+def stop_ids(model: Any) -> frozenset[int]:
     """End-of-sequence ids of the generation config, the model's and its language model's config."""
     found: set[int] = set()
-    for config in (model.generation_config, model.config, model.config.text_config):
+    for config in (model.generation_config, model.config, model.config.get_text_config()):
         ids = getattr(config, "eos_token_id", None)
         found.update([ids] if isinstance(ids, int) else ids or [])
-    return found
+    return frozenset(found)
 
 
 def _take_layer(layer: Any, fuse: Fuse | None, heads_per_key: int) -> LayerWeights:

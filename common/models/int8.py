@@ -54,7 +54,6 @@ class Int8:
         self._expanded = dense(quantised.to(weight.dtype), batches=batches) if small else None
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Returns y, or residual + y."""
         if self._expanded is not None:
             y = self._expanded(x)
         else:

@@ -32,7 +32,6 @@ class Dense:
     """A projection in floating point."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """weight: [outputs, inputs]."""
         self.weight_t = transposed(weight)
         self.bias = bias
 
@@ -49,7 +48,6 @@ class Packed:
     """A projection in float32 by oneDNN, on the CPU."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """weight: [outputs, inputs]."""
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
         self._bias = None if bias is None else bias.detach()
         self._linear = _onednn_linear()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,56 +11,36 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import InvalidRequest
-from ..input.chat import ChatFormat
-from ..input.tiles import TileSettings, cut_tiles, tile_grid
-from ..input.tokenizer import Tokenizer
+from ..input.tiles import cut_tiles, tile_grid
+from .checkpoint import Checkpoint, Form
 from .decoder import Decoder
 from .model import Pixels, Step, StepResult, VisualTokens
 from .projection import fewest_rows
+from .prompt import TextSide
 from .ragged import KVRows, Span
-
-
-@dataclass(frozen=True, slots=True)
-class Vision:
-    """A model's eyes. encode: [tiles, 3, height, width] to [tiles, tokens_per_tile, hidden]."""
-
-    settings: TileSettings
-    tokens_per_tile: int
-    encode: Callable[[Tensor], Tensor]
 
 
 class VisionLanguageModel:
     """Satisfies `model.Model`. One thread at a time calls it, `prepare_image` excepted."""
 
-    def __init__(
-        self,
-        name: str,
-        decoder: Decoder,
-        vision: Vision | None,
-        tokenizer: Tokenizer,
-        chat: ChatFormat,
-        stop_ids: frozenset[int],
-        image_token_id: int | None,
-        quantization: str,
-        independent_rows: bool = True,
-    ) -> None:
-        """independent_rows: no session's numbers depend on what else is in the pack; costs padding on the CPU."""
-        self.name = name
-        self.tokenizer = tokenizer
-        self.chat = chat
-        self.stop_ids = stop_ids
-        self.image_token_id = image_token_id
-        self.quantization = quantization
-        self.vocab_size = tokenizer.size
-        self.max_model_len = decoder.max_positions
-        weights = decoder.weights
+    def __init__(self, text: TextSide, checkpoint: Checkpoint, form: Form) -> None:
+        self.name = text.name
+        self.tokenizer = text.tokenizer
+        self.chat = text.chat
+        self.vocab_size = text.tokenizer.size
+        stops = text.stop_ids | checkpoint.stop_ids
+        self.stop_ids = frozenset(id for id in stops if 0 <= id < self.vocab_size)
+        self.image_token_id = None if checkpoint.vision is None else text.image_token_id
+        self.quantization = form.quantization
+        self._decoder = Decoder(checkpoint.decoder)
+        self.max_model_len = self._decoder.max_positions
+        weights = checkpoint.decoder
         entry = len(weights.layers) * 2 * weights.kv_heads * weights.head_dim
         self.kv_bytes_per_token = entry * weights.embedding.element_size()
-        self._decoder = decoder
-        self._vision = vision
+        self._vision = checkpoint.vision
         self._dtype = weights.embedding.dtype
         self._device = weights.embedding.device
-        padded = independent_rows and self._device.type == "cpu"
+        padded = form.independent_rows and self._device.type == "cpu"
         self._fewest_rows = (fewest_rows() or 2) if padded else 1
         self._rows: KVRows | None = None
 
@@ -80,7 +59,6 @@ class VisionLanguageModel:
         )
 
     def prepare_image(self, image: Image.Image) -> Pixels:
-        """Cuts a picture into tiles."""
         if self._vision is None:
             raise InvalidRequest(f"{self.name} reads text only; ask without a picture")
         tiles = cut_tiles(image, self._vision.settings)

@@ -51,7 +51,6 @@ class Access:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Sent with every call."""
         return ((AUTHORIZATION, bearer(self.api_key)),) if self.api_key else ()
 
     def channel(self, target: str, options: list[tuple[str, object]]) -> grpc.aio.Channel:

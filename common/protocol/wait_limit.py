@@ -47,7 +47,6 @@ class WaitLimit:
                 raise TimeoutError from error
 
     def close(self) -> None:
-        """Drops the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

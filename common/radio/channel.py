@@ -51,38 +51,6 @@ def shannon_rate_bps(bandwidth_hz: float, snr_db: float) -> float:
     return bandwidth_hz * float(spectral_efficiency(snr_from_db(snr_db)))
 
 
-def ofdma_rate_bps(
-    bandwidth_hz: ArrayLike, power_w: ArrayLike, gain: ArrayLike, noise_w_per_hz: float
-) -> NDArray[np.float64]:
-    """R_k = B_k log2(1 + p_k H_k / (N_0 B_k)), M(8), elementwise; 0 where a device has no bandwidth."""
-    bandwidth = np.asarray(bandwidth_hz, np.float64)
-    noise_w = noise_w_per_hz * bandwidth
-    received_w = np.asarray(power_w, np.float64) * np.asarray(gain, np.float64)
-    snr = np.divide(
-        received_w,
-        noise_w,
-        out=np.zeros(np.broadcast(received_w, noise_w).shape),
-        where=noise_w > 0,
-    )
-    return np.asarray(bandwidth * spectral_efficiency(snr))
-
-
-def ofdma_power_w(
-    bandwidth_hz: ArrayLike, total_power_w: float, total_bandwidth_hz: float
-) -> NDArray[np.float64]:
-    """p_k = P B_k / B: power at constant spectral density (M, VI-A3), so that r_k does not depend on B_k."""
-    return np.asarray(np.asarray(bandwidth_hz, np.float64) * (total_power_w / total_bandwidth_hz))
-
-
-def ofdma_rates_bps(
-    total_bandwidth_hz: float, shares: ArrayLike, snr_db: ArrayLike
-) -> NDArray[np.float64]:
-    """R_k = share_k B log2(1 + SNR_k) of devices that send at constant spectral density; shares sum to 1 at most."""
-    share = np.asarray(shares, np.float64)
-    assert np.all(share >= 0) and share.sum() <= 1 + 1e-9, "OFDMA shares are parts of one whole"
-    return np.asarray(share * total_bandwidth_hz * spectral_efficiency(snr_from_db(snr_db)))
-
-
 class Draw(IntEnum):
     """What a random number of a link is for; draws for different purposes are independent."""
 
@@ -125,7 +93,6 @@ class FixedChannel:
     rate_bps: float
 
     def segment(self, time_s: float) -> Segment:
-        """The rate, for ever."""
         return Segment(self.rate_bps, math.inf)
 
 

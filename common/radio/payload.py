@@ -40,11 +40,6 @@ def full_rows_bits(num_drafted: int, vocab_size: int) -> int:
     return num_drafted * (id_bits(vocab_size) + vocab_size * FLOAT16_BITS)
 
 
-def top_entries_bits(num_drafted: int, vocab_size: int, num_entries: int = 1024) -> int:
+def top_entries_bits(num_drafted: int, vocab_size: int, num_entries: int) -> int:
     """L_k Q_tok with Q_tok = |V^| (Q_B + ceil(log2 V)), M(9): the retained entries of each drafted token."""
     return num_drafted * num_entries * (FLOAT16_BITS + id_bits(vocab_size))
-
-
-def communication_s(num_up_bits: float, num_down_bits: float, rate_bps: float) -> float:
-    """T_comm = (S_up + S_down) / R, C(9)."""
-    return (num_up_bits + num_down_bits) / rate_bps

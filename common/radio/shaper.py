@@ -91,11 +91,6 @@ class Shaper:
         """How long it takes until all that was taken has been serialised."""
         return max(0.0, self._free_s - max(self._now_s, now_s))
 
-    @property
-    def mean_rate_bps(self) -> float | None:
-        """Rate while there was something to send; None before."""
-        return 8 * self.num_bytes / self.busy_s if self.busy_s > 0 else None
-
     def _send_packet(self, size: int) -> None:
         start_s = max(self._now_s, self._free_s)
         self._free_s = transmitted_s(self._channel, start_s, 8.0 * size)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ...common.protocol.limits import TOP_ENTRIES
 from ...common.protocol.messages import Correction
 from ...common.radio.payload import full_rows_bits, id_bits, top_entries_bits, uplink_bits
 
@@ -58,7 +59,7 @@ def correction_bits(correction: Correction, V: int) -> int:
     """
     match correction:
         case Correction.TOPK:
-            return top_entries_bits(1, V)
+            return top_entries_bits(1, V, TOP_ENTRIES)
         case Correction.EDGE:
             return full_rows_bits(1, V)
         case Correction.COUPLED:

@@ -210,7 +210,6 @@ def model_info_to_proto(m: ModelInfo) -> pb.GetModelInfoResponse:
 
 
 def model_info_from_proto(m: pb.GetModelInfoResponse) -> ModelInfo:
-    """What an edge serves."""
     return ModelInfo(
         model_names=tuple(m.model_names),
         tokenizer_fingerprint=m.tokenizer_fingerprint,

@@ -10,9 +10,10 @@ from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFa
 from covspec.bench.scenes.batch import prefix_text, turn_tokens
 from covspec.bench.scenes.question import questions
 from covspec.bench.scenes.scene import draw_scene, scene_from_seed
-from covspec.common.models.loader import load_model, self_test
+from covspec.common.models.loader import load_model
 from covspec.common.models.model import Model, Step
 from covspec.common.models.prompt import build_prompt
+from covspec.common.models.self_test import self_test
 from covspec.common.models.zoo import ALIASES, resolve
 
 pytestmark = pytest.mark.skipif(

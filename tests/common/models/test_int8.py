@@ -8,9 +8,10 @@ from support.checkpoints import internvl_config, save_internvl
 
 from covspec.common.errors import ModelError
 from covspec.common.models.int8 import Int8, check_quantised, is_quantisable, quantise
-from covspec.common.models.loader import load_model, self_test
+from covspec.common.models.loader import load_model
 from covspec.common.models.model import Model, Step
 from covspec.common.models.projection import Dense, Packed, Projection, dense, fewest_rows
+from covspec.common.models.self_test import self_test
 
 SAME_BITS = fewest_rows() is not None
 

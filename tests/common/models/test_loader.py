@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import internvl_config, save_internvl, token_id
 
 from covspec.common.errors import InvalidRequest, ModelError
-from covspec.common.models.loader import load_model, self_test
+from covspec.common.models.loader import load_model
 from covspec.common.models.model import Step
 from covspec.common.models.prompt import build_prompt
+from covspec.common.models.self_test import self_test
 from covspec.common.models.table import save_table
 
 
@@ -77,7 +78,7 @@ def test_a_head_narrower_than_the_tokenizer_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "internvl_chat"}, "covspec convert.*later version"),
+        ({"model_type": "internvl_chat"}, "original InternVL checkpoint.*not read yet"),
         ({"model_type": "qwen2"}, "model_type 'qwen2'; known: internvl"),
         ({}, "model_type None; known: internvl"),
         ({"model_type": "internvl", "text_config": {"model_type": "gpt2"}}, "known: qwen2"),
@@ -206,7 +207,8 @@ def test_a_local_folder_needs_no_network_and_prints_nothing(
     code = (
         NO_NETWORK
         + f"""
-from covspec.common.models.loader import load_model, self_test
+from covspec.common.models.loader import load_model
+from covspec.common.models.self_test import self_test
 model = load_model({str(folder)!r}, quantization={quantization!r})
 model.allocate(1, 64)
 self_test(model)
@@ -220,7 +222,8 @@ def test_table_models_load_without_torch(tmp_path: Path) -> None:
     save_table(file, np.log(np.full((8, 8), 1 / 8, dtype=np.float32)))
     code = f"""
 import sys
-from covspec.common.models.loader import load_model, self_test
+from covspec.common.models.loader import load_model
+from covspec.common.models.self_test import self_test
 model = load_model("table:{file}")
 model.allocate(1, 64)
 self_test(model)

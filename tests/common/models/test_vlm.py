@@ -9,9 +9,11 @@ from support.checkpoints import TEXT_CONFIGS, internvl_config, save_internvl
 from transformers import InternVLForConditionalGeneration
 
 from covspec.common.errors import InvalidRequest
+from covspec.common.models.checkpoint import Checkpoint, Form
 from covspec.common.models.loader import load_model
 from covspec.common.models.model import Model, Step, VisualTokens
 from covspec.common.models.projection import fewest_rows
+from covspec.common.models.prompt import TextSide
 from covspec.common.models.vlm import VisionLanguageModel
 
 Loaded = tuple[Model, InternVLForConditionalGeneration]
@@ -264,9 +266,9 @@ def test_bad_ids_and_positions_are_refused_before_the_pass(loaded: Loaded) -> No
 def test_text_model_has_no_eyes(loaded: Loaded) -> None:
     model = loaded[0]
     assert isinstance(model, VisionLanguageModel)
-    blind = VisionLanguageModel(
-        "blind", model._decoder, None, model.tokenizer, model.chat, frozenset(), None, "none"
-    )
+    text = TextSide("blind", model.tokenizer, model.chat, frozenset(), None, 512)
+    checkpoint = Checkpoint(model._decoder.weights, None, frozenset(), (), 0)
+    blind = VisionLanguageModel(text, checkpoint, Form.of("none", "auto", "cpu", True))
     with pytest.raises(InvalidRequest, match="text only"):
         blind.prepare_image(Image.new("RGB", (8, 8)))
 

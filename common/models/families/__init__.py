@@ -1,0 +1,61 @@
+"""Model families, one file each: what is a family's own, such as picture tokens, tiles and the names of weights.
+
+A file has `PICTURE`, the tokens around a picture, `check(folder, config)`, which refuses what it cannot load, and
+`load(folder, config, form, vocab_size)`, which returns a `Checkpoint`. None imports torch before `load` is called. A
+new family is a file and a line in `FAMILIES`. Never here: what several families share.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...errors import ModelError
+from ...input.chat import PictureTokens
+
+if TYPE_CHECKING:  # a prompt needs a family's picture tokens, but no torch
+    from ..checkpoint import Checkpoint, Form
+
+#: `model_type` of config.json: the file of its family.
+FAMILIES = {"internvl": "internvl"}
+
+
+class Family(Protocol):
+    """What a family's file has."""
+
+    PICTURE: PictureTokens | None
+
+    def check(self, folder: Path, config: dict[str, Any]) -> None:
+        """Raises ModelError, with the reason, for a checkpoint that cannot be loaded."""
+
+    def load(self, folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> Checkpoint:
+        """Loads a checkpoint. vocab_size: ids that the tokenizer has. Raises ModelError."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A folder's config.json. Raises ModelError."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}/config.json cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{folder}/config.json holds no object")
+    return config
+
+
+def family_of(folder: Path, config: dict[str, Any]) -> Family:
+    """The family of a checkpoint. Raises ModelError for one that is not known or cannot be loaded."""
+    model_type = config.get("model_type")
+    if model_type == "internvl_chat":
+        raise ModelError(
+            f"{folder} is an original InternVL checkpoint (internvl_chat), which is not read yet; native checkpoints "
+            "(model_type internvl, such as the `-hf` ones) are"
+        )
+    if model_type not in FAMILIES:
+        raise ModelError(f"{folder} has model_type {model_type!r}; known: {', '.join(FAMILIES)}")
+    family: Any = import_module(f".{FAMILIES[model_type]}", __package__)
+    family.check(folder, config)
+    found: Family = family
+    return found

@@ -1,0 +1,61 @@
+"""InternVL in Transformers' native format: an InternViT tower, a projector, and a Qwen2, Qwen3 or Llama decoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ModelError
+from ...input.chat import PictureTokens
+from ...input.tiles import read_tile_settings
+
+if TYPE_CHECKING:
+    from ..checkpoint import Checkpoint, Form
+
+PICTURE = PictureTokens("<IMG_CONTEXT>", "<img>", "</img>")
+
+_TEXT_TYPES = ("qwen2", "qwen3", "llama")
+#: Parts that stay in floating point when bitsandbytes quantises.
+_NOT_INT8 = ("model.vision_tower", "model.multi_modal_projector", "lm_head")
+
+
+def check(folder: Path, config: dict[str, Any]) -> None:
+    """Raises ModelError for a language model that our decoder does not run."""
+    text_type = (config.get("text_config") or {}).get("model_type")
+    if text_type not in _TEXT_TYPES:
+        raise ModelError(
+            f"{folder} has a language model of type {text_type!r}; known: {', '.join(_TEXT_TYPES)}"
+        )
+
+
+def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> Checkpoint:
+    """Loads tower and projector as Transformers' modules and the language model into our decoder."""
+    from transformers import InternVLForConditionalGeneration
+
+    from .. import adapter
+    from ..checkpoint import Checkpoint, Vision
+
+    model: Any = adapter.load_pretrained(
+        InternVLForConditionalGeneration, folder, form, floating_parts=_NOT_INT8
+    )
+    linears = adapter.linear_names(model)
+    quantised = adapter.quantised_names(linears, form)
+    inner = model.model
+    weights = adapter.take_decoder(inner.language_model, model.lm_head, form, vocab_size)
+    adapter.speed_up(inner.vision_tower, inner.multi_modal_projector)
+    height, width = model.config.vision_config.image_size
+
+    def encode(pixels: Any) -> Any:
+        return inner.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
+
+    return Checkpoint(
+        weights,
+        Vision(
+            read_tile_settings(folder, (int(width), int(height))),
+            int(model.config.image_seq_length),
+            encode,
+        ),
+        adapter.stop_ids(model),
+        tuple(quantised),
+        len(linears),
+    )
