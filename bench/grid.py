@@ -13,7 +13,8 @@ def grid(
     """The first `left` columns are left-aligned, the others right-aligned; an empty row separates sections."""
     table = Table(title=title, box=None, pad_edge=False, show_header=any(head))
     for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place < left else "right")
+        is_text = place < left
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=is_text)
     for row in rows:
         if row:
             table.add_row(*row)

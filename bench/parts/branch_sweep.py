@@ -2,66 +2,69 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from ...device.record.statistics import BranchCounts
+from ...common.models.model import Model
 from ...device.tactics import Tactics
+from ..grid import grid
+from ..plot import error_bars, panels
 from ..suites.suite import Example
-from .asker import Asked, Asker, ask_in_turn, summary
+from ..tables.contest import compete
+from ..tables.systems import SYSTEMS
+from ..tables.trial import Trial
+from .rates import GREEDY, rates, speculation
 
 #: F_0 of the sweep.
 FAN_OUT = 4
 DELAYS_S = (0.005, 0.05, 0.2)
+_WAYS = {
+    "alone": SYSTEMS["edge-only"],
+    "none": speculation("without branches"),
+    "branches": speculation("with branches", Tactics(branches=FAN_OUT)),
+}
 
 
 def measure(
-    asker: Asker, rtt_s: float, asked: Sequence[Example], console: Console
+    draft: Model, address: str, rtt_s: float, asked: Sequence[Example], console: Console
 ) -> dict[str, Any]:
-    """One delay: sessions with and without branches, in turn. The asker speaks through the link."""
-    answers = ask_in_turn(
-        {
-            "alone": asker.edge_only,
-            "none": lambda example: asker.speculate(example),
-            "branches": lambda example: asker.speculate(example, Tactics(branches=FAN_OUT)),
-        },
-        asked,
-        console,
-        f"branches, {1e3 * rtt_s:g} ms",
-    )
-    grown = answers["branches"]
-    plain = summary(answers["none"], answers["alone"])
+    """One delay: sessions with and without branches, in turn. address: of the link."""
+    what = f"branches, {1e3 * rtt_s:g} ms"
+    trials = asyncio.run(compete(draft, address, _WAYS, asked, GREEDY, console, what, warm_up=1))
+    grown = trials["branches"]
+    plain = rates(trials["none"], trials["alone"])
     return {
         "rtt_s": rtt_s,
         "none_tokens_per_s": plain["tokens_per_s"],
-        **summary(grown, answers["none"]),
-        "equal": min(plain["equal"], summary(grown, answers["alone"])["equal"]),
+        **rates(grown, trials["none"]),
+        "equal": min(plain["equal"], rates(grown, trials["alone"])["equal"]),
         **_counts(grown),
     }
 
 
 def show(console: Console, rows: Sequence[dict[str, Any]], num_questions: int) -> None:
-    """A table."""
-    table = Table(title=f"branches, F_0 = {FAN_OUT}, drafts of 8, {num_questions} questions")
-    for name in ("delay", "tokens/s", "gain", "", "hits", "grown in", "wasted", "idle filled"):
-        table.add_column(name, justify="right")
+    head = ("delay", "tokens/s", "gain", "", "hits", "grown in", "wasted", "idle filled")
+    cells = []
     for row in rows:
         low, high = row["speed_ratio_quartiles"]
-        table.add_row(
-            f"{1e3 * row['rtt_s']:g} ms",
-            f"{row['none_tokens_per_s']:.0f} → {row['tokens_per_s']:.0f}",
-            f"{row['speed_ratio']:.3f}",
-            f"{low:.2f}–{high:.2f}",
-            _share(row["hit_rate"]),
-            f"{row['grown_rounds']}/{row['rounds']}",
-            _share(row["wasted_share"]),
-            _share(row["filled_share"]),
+        cells.append(
+            (
+                f"{1e3 * row['rtt_s']:g} ms",
+                f"{row['none_tokens_per_s']:.0f} → {row['tokens_per_s']:.0f}",
+                f"{row['speed_ratio']:.3f}",
+                f"{low:.2f}–{high:.2f}",
+                _share(row["hit_rate"]),
+                f"{row['grown_rounds']}/{row['rounds']}",
+                _share(row["wasted_share"]),
+                _share(row["filled_share"]),
+            )
         )
-    console.print(table)
+    title = f"branches, F_0 = {FAN_OUT}, drafts of 8, {num_questions} questions"
+    console.print(grid(head, cells, title=title))
 
 
 def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -84,36 +87,28 @@ def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Hit rate and gain over the delay."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
     delays = [1e3 * row["rtt_s"] for row in rows]
-    left.plot(delays, [row["hit_rate"] for row in rows], "o-")
-    left.set(ylim=(0, 1), title="branch hit rate")
-    gains = [row["speed_ratio"] for row in rows]
-    quartiles = [row["speed_ratio_quartiles"] for row in rows]
-    spread = [
-        [gain - low for gain, (low, _) in zip(gains, quartiles, strict=True)],
-        [high - gain for gain, (_, high) in zip(gains, quartiles, strict=True)],
-    ]
-    right.errorbar(delays, gains, yerr=spread, fmt="o-", capsize=3)
-    right.axhline(1, color="gray", linestyle="--")
-    right.set(title="speed over that without branches")
-    for axes in (left, right):
-        axes.set(xlabel="round-trip delay, ms", xscale="log")
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=130)
+    with panels(path, 2, (8, 3.6)) as (left, right):
+        left.plot(delays, [row["hit_rate"] for row in rows], "o-")
+        left.set(ylim=(0, 1), title="branch hit rate")
+        gains = [(row["speed_ratio"], *row["speed_ratio_quartiles"]) for row in rows]
+        right.errorbar(
+            delays, [gain for gain, _, _ in gains], error_bars(gains), fmt="o-", capsize=3
+        )
+        right.axhline(1, color="gray", linestyle="--")
+        right.set(title="speed over that without branches")
+        for axes in (left, right):
+            axes.set(xlabel="round-trip delay, ms", xscale="log")
 
 
-def _counts(answers: Sequence[Asked]) -> dict[str, Any]:
+def _counts(trials: Sequence[Trial]) -> dict[str, Any]:
     """What growing did, over all answers."""
-    every: list[BranchCounts] = [each.done.statistics.branches for each in answers]
+    every = [each.statistics.branches for each in trials]
     grown = sum(c.num_grown_tokens for c in every)
     idle_s = sum(c.idle_s for c in every)
     grown_rounds = sum(c.num_rounds for c in every)
     return {
-        "rounds": sum(each.done.statistics.num_rounds for each in answers),
+        "rounds": sum(each.statistics.num_rounds for each in trials),
         "grown_rounds": grown_rounds,
         "hit_rate": _ratio(sum(c.num_hits for c in every), grown_rounds),
         "hit_tokens_per_round": _ratio(sum(c.num_hit_tokens for c in every), grown_rounds),

@@ -12,7 +12,6 @@ badly is printed as well.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from ...common.models.loader import load_draft_model
@@ -22,8 +21,8 @@ from ..processes import running_edge, running_link
 from ..report import Bar, at_least, below, bench_of, console_for, finish
 from ..settings import BenchSettings
 from ..suites.suite import examples
+from ..tables.contest import Cores
 from . import branch_sweep, draft_step, gate_sweep, selector_sweep
-from .asker import Asker
 from .selection import SELECTION_MS, on_one_thread
 
 #: Round trip of the link that the gate is measured over; rate and SNR are the papers'.
@@ -37,10 +36,8 @@ def command(settings: BenchSettings) -> None:
     selection_ms = on_one_thread(30 if settings.quick else 200, compare=False)["selection"][
         "median_ms"
     ]
-    cores = sorted(os.sched_getaffinity(0))
-    edge_core = cores[0] if len(cores) > 1 else None
-    if edge_core is not None:
-        os.sched_setaffinity(0, {cores[1]})
+    cores = Cores()
+    cores.pin_device()
     steps = draft_step.step_times(10 if settings.quick else 100, console)
     draft_step.show(console, steps)
 
@@ -50,19 +47,19 @@ def command(settings: BenchSettings) -> None:
     thresholds = gate_sweep.QUICK_THRESHOLDS if settings.quick else gate_sweep.THRESHOLDS
     args = ("--model", "scenes-target", "--num-threads", "1")
     branches = []
-    with running_edge(*args, core=edge_core) as edge:
-        selectors = selector_sweep.sweep(Asker(draft, edge.address), draft, asked, console)
+    with running_edge(*args, core=cores.edge) as edge:
+        selectors = selector_sweep.sweep(draft, edge.address, asked, console)
         selector_sweep.show(console, selectors, len(asked))
-        with running_link(edge, LinkConfig(rtt_s=GATE_RTT_S), core=edge_core) as address:
-            gates = gate_sweep.sweep(Asker(draft, address), asked, thresholds, console)
+        with running_link(edge, LinkConfig(rtt_s=GATE_RTT_S), core=cores.edge) as address:
+            gates = gate_sweep.sweep(draft, address, asked, thresholds, console)
         gate_sweep.show(
             console,
             gates,
             f"the gate, {1e3 * GATE_RTT_S:g} ms round trip, drafts of 8, {len(asked)} questions",
         )
         for rtt_s in branch_sweep.DELAYS_S:
-            with running_link(edge, LinkConfig(rtt_s=rtt_s), core=edge_core) as address:
-                branches.append(branch_sweep.measure(Asker(draft, address), rtt_s, few, console))
+            with running_link(edge, LinkConfig(rtt_s=rtt_s), core=cores.edge) as address:
+                branches.append(branch_sweep.measure(draft, address, rtt_s, few, console))
         branch_sweep.show(console, branches, len(few))
     regrets = [
         *selector_sweep.regrets(selectors),
@@ -79,7 +76,7 @@ def command(settings: BenchSettings) -> None:
     finish(
         "device",
         {
-            "pinned": edge_core is not None,
+            "pinned": cores.pinned,
             "questions": len(asked),
             "questions_branches": len(few),
             "draft_step": steps,

@@ -19,8 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from ...common.maths.sampling import Sampling
 from ...common.models.loader import load_draft_model
@@ -29,7 +27,10 @@ from ...common.protocol.messages import Correction
 from ...device.drafting.block import Block
 from ...device.drafting.correction import corrector
 from ...device.drafting.drafter import Drafter
+from ..grid import grid
+from ..progress import track
 from ..suites.suite import examples
+from .rates import quartiles
 
 MODEL = "scenes-draft"
 DRAFT, SAMPLED, BARE, FORWARD, GENERATE = (
@@ -53,33 +54,34 @@ def step_times(repeats: int, console: Console) -> dict[str, dict[str, Any]]:
             seconds = step_s()
             if i >= 2:
                 times[name].append(seconds)
-    return {
-        name: {
-            "step_s": statistics.median(seconds),
-            "step_s_quartiles": _quartiles(seconds),
-            **_ratios(seconds, times[DRAFT]),
+    results = {}
+    for name, taken in times.items():
+        ratios = [s / d for s, d in zip(taken, times[DRAFT], strict=True)]
+        results[name] = {
+            "step_s": statistics.median(taken),
+            "step_s_quartiles": quartiles(taken),
+            "over_draft": statistics.median(ratios),
+            "over_draft_quartiles": quartiles(ratios),
         }
-        for name, seconds in times.items()
-    }
+    return results
 
 
 def show(console: Console, results: dict[str, dict[str, Any]]) -> None:
-    """A table."""
-    table = Table(title="a draft token on one thread, embedded draft")
-    table.add_column("", no_wrap=True)
-    for column in ("median", "quartiles", "over draft step", "quartiles"):
-        table.add_column(column, justify="right")
+    head = ("", "median", "quartiles", "over draft step", "quartiles")
+    cells = []
     for name, r in results.items():
         low, high = r["step_s_quartiles"]
         ratio_low, ratio_high = r["over_draft_quartiles"]
-        table.add_row(
-            name,
-            f"{1e3 * r['step_s']:.3f} ms",
-            f"{1e3 * low:.3f}–{1e3 * high:.3f}",
-            f"{r['over_draft']:.2f}",
-            f"{ratio_low:.2f}–{ratio_high:.2f}",
+        cells.append(
+            (
+                name,
+                f"{1e3 * r['step_s']:.3f} ms",
+                f"{1e3 * low:.3f}–{1e3 * high:.3f}",
+                f"{r['over_draft']:.2f}",
+                f"{ratio_low:.2f}–{ratio_high:.2f}",
+            )
         )
-    console.print(table)
+    console.print(grid(head, cells, title="a draft token on one thread, embedded draft"))
 
 
 def _contenders() -> dict[str, Callable[[], float]]:
@@ -128,13 +130,3 @@ def _contenders() -> dict[str, Callable[[], float]]:
         FORWARD: lambda: generate.step_s(request.prompt, example.image, fed),
         GENERATE: generate_s,
     }
-
-
-def _quartiles(values: list[float]) -> list[float]:
-    low, _, high = statistics.quantiles(values, n=4)
-    return [low, high]
-
-
-def _ratios(seconds: list[float], draft: list[float]) -> dict[str, Any]:
-    ratios = [s / d for s, d in zip(seconds, draft, strict=True)]
-    return {"over_draft": statistics.median(ratios), "over_draft_quartiles": _quartiles(ratios)}

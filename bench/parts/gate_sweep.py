@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from ...common.models.model import Model
 from ...common.protocol.messages import Gate
 from ...device.tactics import Tactics
+from ..grid import grid
+from ..plot import panels
 from ..suites.suite import Example
-from .asker import Asked, Asker, ask_in_turn, summary
+from ..tables.contest import compete
+from ..tables.systems import SYSTEMS, System
+from .rates import GREEDY, rates, speculation
 
 THRESHOLDS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 QUICK_THRESHOLDS = (0.5, 0.9)
@@ -25,46 +29,51 @@ _COLUMNS = (
     ("tokens_per_s", "tokens/s", ".0f"),
     ("accuracy", "right", ".0%"),
 )
-#: Gate and gamma; `off` has none.
-Way = tuple[str, float | None]
 
 
 def sweep(
-    asker: Asker, asked: Sequence[Example], thresholds: Sequence[float], console: Console
+    draft: Model,
+    address: str,
+    asked: Sequence[Example],
+    thresholds: Sequence[float],
+    console: Console,
 ) -> list[dict[str, Any]]:
     """A row without a gate, and one for each gate and threshold. Speed ratios are over the first."""
-    settings: dict[Way, Tactics] = {("off", None): Tactics()}
+    ways: dict[tuple[str, float | None], System] = {("off", None): speculation("off")}
     for gate in _GATES:
         for gamma in thresholds:
-            settings[gate.value, gamma] = Tactics(gate=gate, gate_threshold=gamma)
-    ways: dict[Way | None, Callable[[Example], Asked]] = {None: asker.edge_only}
-    for way, tactics in settings.items():
-        ways[way] = lambda example, t=tactics: asker.speculate(example, t)  # type: ignore[misc]
-    answers = ask_in_turn(ways, asked, console, "gates")
-    rows = []
-    for way in settings:
-        row = summary(answers[way], answers["off", None])
-        equal = summary(answers[way], answers[None])["equal"]
-        rows.append({"gate": way[0], "gamma": way[1], **row, "equal": equal})
-    return rows
+            tactics = Tactics(gate=gate, gate_threshold=gamma)
+            ways[gate.value, gamma] = speculation(gate.value, tactics)
+    systems = {("alone", None): SYSTEMS["edge-only"], **ways}
+    trials = asyncio.run(
+        compete(draft, address, systems, asked, GREEDY, console, "gates", warm_up=1)
+    )
+    return [
+        {
+            "gate": way[0],
+            "gamma": way[1],
+            **rates(trials[way], trials["off", None]),
+            "equal": rates(trials[way], trials["alone", None])["equal"],
+        }
+        for way in ways
+    ]
 
 
 def show(console: Console, rows: Sequence[dict[str, Any]], title: str) -> None:
-    """A table."""
-    table = Table(title=title, box=box.SIMPLE, pad_edge=False)
-    table.add_column("gate", no_wrap=True)
-    for name in ("γ", *(title for _, title, _ in _COLUMNS), "ratio", ""):
-        table.add_column(name.replace("/", "\n/"), justify="right")
+    head = ("gate", "γ", *(title for _, title, _ in _COLUMNS), "ratio", "")
+    cells = []
     for row in rows:
         low, high = row["speed_ratio_quartiles"]
-        table.add_row(
-            row["gate"] + (", lossy" if row["gate"] == Gate.COMMITTED.value else ""),
-            "–" if row["gamma"] is None else f"{row['gamma']:g}",
-            *(format(row[key], form) for key, _, form in _COLUMNS),
-            f"{row['speed_ratio']:.2f}",
-            f"{low:.2f}–{high:.2f}",
+        cells.append(
+            (
+                row["gate"] + (", lossy" if row["gate"] == Gate.COMMITTED.value else ""),
+                "–" if row["gamma"] is None else f"{row['gamma']:g}",
+                *(format(row[key], form) for key, _, form in _COLUMNS),
+                f"{row['speed_ratio']:.2f}",
+                f"{low:.2f}–{high:.2f}",
+            )
         )
-    console.print(table)
+    console.print(grid(head, cells, title=title))
 
 
 def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -83,18 +92,13 @@ def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Four panels over gamma, a line for each gate and a dashed one without."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(14, 3.6), layout="constrained")
-    panels = figure.subplots(1, 4)
-    for axes, (key, title, _) in zip(panels, _COLUMNS, strict=True):
-        for gate in _GATES:
-            mine = [row for row in rows if row["gate"] == gate.value]
-            label = f"{gate.value} (lossy)" if gate is Gate.COMMITTED else gate.value
-            axes.plot([r["gamma"] for r in mine], [r[key] for r in mine], "o-", label=label)
-        axes.axhline(rows[0][key], color="gray", linestyle="--", label="off")
-        axes.set(xlabel="threshold γ", title=title)
-        axes.set_ylim(0, None)
-        axes.grid(alpha=0.3)
-    panels[0].legend()
-    figure.savefig(path, dpi=130)
+    with panels(path, len(_COLUMNS), (14, 3.6)) as axes_of:
+        for axes, (key, title, _) in zip(axes_of, _COLUMNS, strict=True):
+            for gate in _GATES:
+                mine = [row for row in rows if row["gate"] == gate.value]
+                label = f"{gate.value} (lossy)" if gate is Gate.COMMITTED else gate.value
+                axes.plot([r["gamma"] for r in mine], [r[key] for r in mine], "o-", label=label)
+            axes.axhline(rows[0][key], color="gray", linestyle="--", label="off")
+            axes.set(xlabel="threshold γ", title=title)
+            axes.set_ylim(0, None)
+        axes_of[0].legend()

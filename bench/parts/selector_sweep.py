@@ -6,19 +6,23 @@ worth. Behind the paper's `committed` gate the draft model's own tokens are in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from ...common.models.model import Model
 from ...common.protocol.messages import Gate
 from ...device.tactics import Tactics
-from ...device.visual.selection import SelectorName, make_selector
+from ...device.visual.selection import SelectorName
+from ..grid import grid
+from ..plot import panels
 from ..suites.suite import Example
-from .asker import Asked, Asker, ask_in_turn, summary
+from ..tables.contest import compete
+from ..tables.systems import SYSTEMS, System
+from .rates import GREEDY, rates, speculation
 
 SHARES = {"1/12": 1 / 12, "1/6": 1 / 6, "1/3": 1 / 3, "1": 1.0}
 _GATES = (Gate.OFF, Gate.COMMITTED)
@@ -26,63 +30,59 @@ _PANELS = (
     ("accept_rate", "off", "accept rate"),
     ("accuracy", "committed", "accuracy behind the committed gate (lossy)"),
 )
-#: Selector, share, gate.
-Way = tuple[str, str, str]
 
 
 def sweep(
-    asker: Asker, draft: Model, asked: Sequence[Example], console: Console
+    draft: Model, address: str, asked: Sequence[Example], console: Console
 ) -> list[dict[str, Any]]:
     """A row for each selector, share and gate. `all` has no other share than 1."""
     num_visual = draft.encode_tiles(draft.prepare_image(asked[0].image).tiles).num_tokens
-    ways: dict[Way | None, Callable[[Example], Asked]] = {None: asker.edge_only}
-    kept: dict[Way, int] = {}
-    for name in SelectorName:
-        for share, part in SHARES.items():
-            if name is SelectorName.ALL and part < 1:
-                continue
-            num_kept = round(part * num_visual)
-            selector = make_selector(name, 0 if name is SelectorName.ALL else num_kept, seed=0)
-            for gate in _GATES:
-                way = (name.value, share, gate.value)
-                kept[way] = num_kept
-                tactics = Tactics(gate=gate)
-                ways[way] = lambda example, t=tactics, s=selector: asker.speculate(example, t, s)  # type: ignore[misc]
-    answers = ask_in_turn(ways, asked, console, "selectors")
+    ways: dict[tuple[str, str, str], System] = {
+        (name.value, share, gate.value): speculation(
+            name.value, Tactics(gate=gate), selector=name, share=part
+        )
+        for name in SelectorName
+        for share, part in SHARES.items()
+        if name is not SelectorName.ALL or part == 1
+        for gate in _GATES
+    }
+    systems = {("alone", "", ""): SYSTEMS["edge-only"], **ways}
+    trials = asyncio.run(
+        compete(draft, address, systems, asked, GREEDY, console, "selectors", warm_up=1)
+    )
     return [
         {
             "selector": way[0],
             "share": way[1],
             "gate": way[2],
-            "num_kept": kept[way],
+            "num_kept": round(SHARES[way[1]] * num_visual),
             "num_visual_tokens": num_visual,
-            **summary(answers[way], answers[None]),
+            **rates(trials[way], trials["alone", "", ""]),
         }
-        for way in kept
+        for way in ways
     ]
 
 
 def show(console: Console, rows: Sequence[dict[str, Any]], num_questions: int) -> None:
-    """A table."""
-    table = Table(title=f"what the draft model sees, {num_questions} questions, drafts of 8")
-    for i, column in enumerate(
-        ("share", "selector", "accept rate", "accept length", "accuracy", "accuracy, committed")
-    ):
-        table.add_column(column, justify="right" if i > 1 else "left")
+    head = ("share", "selector", "accept rate", "accept length", "accuracy", "accuracy, committed")
+    cells: list[tuple[str, ...]] = []
     for share in SHARES:
         for row in rows:
             if (row["share"], row["gate"]) == (share, "off"):
                 lossy = find(rows, row["selector"], share, "committed")
-                table.add_row(
-                    share,
-                    row["selector"],
-                    f"{row['accept_rate']:.3f}",
-                    f"{row['accept_length']:.2f}",
-                    f"{row['accuracy']:.0%}",
-                    f"{lossy['accuracy']:.0%}",
+                cells.append(
+                    (
+                        share,
+                        row["selector"],
+                        f"{row['accept_rate']:.3f}",
+                        f"{row['accept_length']:.2f}",
+                        f"{row['accuracy']:.0%}",
+                        f"{lossy['accuracy']:.0%}",
+                    )
                 )
-        table.add_section()
-    console.print(table)
+        cells.append(())
+    title = f"what the draft model sees, {num_questions} questions, drafts of 8"
+    console.print(grid(head, cells, title=title, left=2))
 
 
 def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -101,22 +101,18 @@ def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Accept rate, and accuracy behind the `committed` gate, over the share of tokens."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    panels = figure.subplots(1, 2)
     x = list(SHARES.values())
-    for axes, (key, gate, title) in zip(panels, _PANELS, strict=True):
-        for name in ("covspec", "topk", "random"):
-            values = [find(rows, name, share, gate)[key] for share in SHARES]
-            axes.plot(x, values, "o-", label=name)
-        axes.axhline(find(rows, "all", "1", gate)[key], color="gray", linestyle="--", label="all")
-        axes.set(xlabel="share of the visual tokens kept", title=title, xscale="log")
-        axes.set_xticks(x, list(SHARES))
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    panels[0].legend()
-    figure.savefig(path, dpi=130)
+    with panels(path, len(_PANELS), (9, 3.6)) as axes_of:
+        for axes, (key, gate, title) in zip(axes_of, _PANELS, strict=True):
+            for name in ("covspec", "topk", "random"):
+                values = [find(rows, name, share, gate)[key] for share in SHARES]
+                axes.plot(x, values, "o-", label=name)
+            every = find(rows, "all", "1", gate)[key]
+            axes.axhline(every, color="gray", linestyle="--", label="all")
+            axes.set(xlabel="share of the visual tokens kept", title=title, xscale="log")
+            axes.set_xticks(x, list(SHARES))
+            axes.minorticks_off()
+        axes_of[0].legend()
 
 
 def find(rows: Sequence[dict[str, Any]], selector: str, share: str, gate: str) -> dict[str, Any]:

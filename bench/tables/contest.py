@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import track
 
 from ...common.clock import MonotonicClock
 from ...common.maths.sampling import Sampling
@@ -30,11 +30,13 @@ from ...device.record.statistics import Statistics
 from ...device.request import AskMode, Request
 from ...device.session import Session
 from ..processes import running_edge, running_link
+from ..progress import track
 from ..suites.benchmark import ScoredExample
 from .systems import System
 from .trial import Recorder, Trial
 
 _TIMEOUT_S = 120.0
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +116,11 @@ class Contestant:
         self._link = link
         self._executor = executor
         self._clock = MonotonicClock()
-        self._lengths: dict[str, LengthPolicy] = {}
+        self._lengths: dict[Hashable, LengthPolicy] = {}
 
     async def ask(
         self,
-        name: str,
+        name: Hashable,
         system: System,
         number: int,
         example: ScoredExample,
@@ -151,7 +153,7 @@ class Contestant:
 
     async def _run(
         self,
-        name: str,
+        name: Hashable,
         system: System,
         request: Request,
         gate: Gate,
@@ -195,7 +197,7 @@ class Contestant:
             statistics=statistics,
         ).run()
 
-    def _length(self, name: str, system: System, request: Request) -> LengthPolicy:
+    def _length(self, name: Hashable, system: System, request: Request) -> LengthPolicy:
         """Its length policy; `goodput` goes on from one session to the next."""
         policy = system.tactics.make_length(request, self.model.vocab_size)
         if system.tactics.length_policy is not LengthName.GOODPUT:
@@ -214,15 +216,15 @@ async def connected(model: Model, address: str) -> AsyncIterator[Contestant]:
 async def compete(
     model: Model,
     address: str,
-    systems: Mapping[str, System],
+    systems: Mapping[Key, System],
     examples: Sequence[ScoredExample],
     sampling: Sampling,
     console: Console,
     what: str,
     warm_up: int = 4,
-) -> dict[str, list[Trial]]:
+) -> dict[Key, list[Trial]]:
     """Every example by every system in turn; the first few are asked twice, and their first answers dropped."""
-    trials: dict[str, list[Trial]] = {name: [] for name in systems}
+    trials: dict[Key, list[Trial]] = {name: [] for name in systems}
     async with connected(model, address) as device:
         for number, example in enumerate(examples[:warm_up]):
             for name, system in systems.items():

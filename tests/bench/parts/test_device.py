@@ -6,52 +6,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from covspec.bench.parts import branch_sweep, gate_sweep, selector_sweep
-from covspec.bench.parts.asker import Asked, ask_in_turn, summary
-from covspec.bench.suites.suite import Example, examples
-from covspec.common.protocol.messages import Finish
-from covspec.device.record.events import Done
+from covspec.bench.parts.rates import rates
+from covspec.bench.tables.trial import Trial
 from covspec.device.record.statistics import Statistics
 
 
-def asked(ids: tuple[int, ...], decode_s: float, rounds: int, score: float = 1.0) -> Asked:
+def answer(ids: tuple[int, ...], decode_s: float, rounds: int, score: float = 1.0) -> Trial:
     """An answer of these tokens; half of its judged draft tokens were accepted, and each token took 3 bytes."""
     s = Statistics(num_tokens=len(ids), num_rounds=rounds, decode_s=decode_s)
     s.num_accepted_tokens, s.num_judged_tokens = rounds, 2 * rounds
     s.traffic.up.update(image=1000, prompt=20, ids=2 * len(ids))
     s.traffic.down.update(ids=len(ids))
-    return Asked(Done("", ids, Finish.STOP, "speculative", "m", "s", s), score)
+    return Trial(0, "", ids, "", score, 9, 0, decode_s, 2 * decode_s, s, ())
 
 
 def test_rates_are_over_all_answers_and_ratios_pair_by_pair() -> None:
-    answers = [asked((1, 2, 3, 4), 1.0, 2), asked((1, 2), 1.0, 1, 0.0), asked((1, 2), 2.0, 1)]
-    baseline = [asked((1, 2, 3, 4), 2.0, 4), asked((1, 3), 1.0, 2), asked((1, 2), 1.0, 2)]
-    row = summary(answers, baseline)
+    answers = [answer((1, 2, 3, 4), 1.0, 2), answer((1, 2), 1.0, 1, 0.0), answer((1, 2), 2.0, 1)]
+    baseline = [answer((1, 2, 3, 4), 2.0, 4), answer((1, 3), 1.0, 2), answer((1, 2), 1.0, 2)]
+    row = rates(answers, baseline)
     assert row["accept_rate"] == 0.5
     assert (row["accept_length"], row["rounds_per_token"]) == (2.0, 0.5)
     assert row["bytes_per_token"] == 3.0
     assert row["speed_ratio"] == 1.0 and row["tokens_per_s"] == 2.0
+    assert row["answer_ratio"] == 1.0 and row["answer_s"] == 2.0
     assert row["accuracy"] == row["equal"] == pytest.approx(2 / 3)
-
-
-def test_every_question_is_asked_in_every_way_in_turn() -> None:
-    said: list[tuple[str, str]] = []
-
-    def way(name: str) -> Any:
-        def ask(example: Example) -> Asked:
-            said.append((name, example.text))
-            return asked((1,), 1.0, 1)
-
-        return ask
-
-    questions = examples(3)
-    answers = ask_in_turn({"a": way("a"), "b": way("b")}, questions, Console(quiet=True), "")
-    assert [len(each) for each in answers.values()] == [3, 3]
-    first = questions[0].text
-    in_turn = [(name, q.text) for q in questions for name in "ab"]
-    assert said == [("a", first), ("b", first), *in_turn]
 
 
 def selector_rows(covspec: float) -> list[dict[str, Any]]:

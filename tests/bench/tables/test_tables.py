@@ -22,7 +22,7 @@ from covspec.bench.tables.accounting import (
     payload_bits,
     scaled_bytes,
 )
-from covspec.bench.tables.contest import compete, connected
+from covspec.bench.tables.contest import Contestant, compete, connected
 from covspec.bench.tables.paper import ENABLED, TABLE_1, TABLE_2
 from covspec.bench.tables.replay import StepTimes, replay, step_times
 from covspec.bench.tables.setting import Setting
@@ -306,6 +306,26 @@ async def test_a_contest_records_every_round_and_every_byte(temperature: float) 
         rows = sum(one.statistics.traffic.up["rows"] for one in trials["vanilla-sd"])
         drafted = sum(r.num_judged for one in trials["vanilla-sd"] for r in one.rounds)
         assert rows == drafted * draft.vocab_size * 2
+
+
+async def test_every_question_is_asked_of_every_system_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    async def ask(self: Contestant, name: str, system: System, number: int, *_: Any) -> Trial:
+        asked.append((name, number))
+        return trial(example=number)
+
+    monkeypatch.setattr(Contestant, "ask", ask)
+    systems = {"a": SYSTEMS["edge-only"], "b": SYSTEMS["covspec"]}
+    trials = await compete(
+        table(1), "127.0.0.1:1", systems, [Asked()] * 3, Sampling(), Console(quiet=True),
+        "test", warm_up=1,
+    )  # fmt: skip
+    assert [len(each) for each in trials.values()] == [3, 3]
+    in_turn = [(name, number) for number in range(3) for name in "ab"]
+    assert asked == [("a", 0), ("b", 0), *in_turn]
 
 
 async def test_the_threshold_comes_from_the_edges_verdicts_on_held_out_examples() -> None:
