@@ -62,7 +62,7 @@ def command(settings: BenchSettings) -> None:
 def _agreement(quick: bool, console: Console) -> tuple[dict[str, Any], list[Bar]]:
     seconds = 8.0 if quick else 90.0
     brief = dataclasses.replace(PHONE, think_s=0.5)
-    crowds = {str(n): (n, brief if quick else PHONE) for n in ((1, 8) if quick else SIZES)}
+    crowds = {str(n): (n, brief if quick else PHONE) for n in ((8,) if quick else SIZES)}
     if not quick:
         crowds[f"{SIZES[-1]} busy"] = (SIZES[-1], BUSY)
     times = calibrate("scenes-target", seconds=3.0 if quick else 15.0, console=console)
