@@ -11,12 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ..common.errors import Incompatible, InvalidRequest, TooLong, UnknownSession
 from ..common.input.image import load_image
 from ..common.maths.accept import distribution
-from ..common.models.model import Model, Pixels, VisualTokens
+from ..common.models.model import Model, Pixels
 from ..common.protocol.messages import (
     CandidatesRequest,
     Draft,
@@ -33,8 +31,8 @@ from ..common.protocol.messages import (
 from .batching.admission import Admission, Quota
 from .batching.batcher import Batcher
 from .batching.judge import candidates_from
+from .batching.prefill import Prefill
 from .batching.session import Session
-from .batching.verifier import Prefill
 from .scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -101,12 +99,12 @@ class Engine:
         committed = request.committed_ids if isinstance(request, Resume) else ()
         self._check(opening, committed)
         with self.admission.place():
-            pixels = await self._read_image(opening)
+            pixels, read_s = await self._read_image(opening)
             num_visual = pixels.num_visual_tokens if pixels else 0
             prompt_len = len(opening.prompt_ids) + (num_visual - 1 if pixels else 0)
             self._check_fits(prompt_len, num_visual, len(committed))
             if self.admission.is_full:
-                # Tiles take ten times the memory of the picture's file: who waits for a row reads it again.
+                # Tiles take ten times the memory of the picture's file: a session that waits decodes it again.
                 pixels = None
             row = await self.admission.acquire()
         session = Session(
@@ -128,9 +126,14 @@ class Engine:
         if self.scheduler is not None:
             self.scheduler.join(session)
         try:
-            pixels = pixels or await self._read_image(opening)
-            job = await self._prefill(session, pixels)
-            yield session, self._opened(session, job, arrived)
+            if pixels is None:
+                pixels, again_s = await self._read_image(opening)
+                read_s += again_s
+            job = Prefill.of(session, pixels, read_s)
+            if not job.done:
+                await self.batcher.prefill(job)
+            session.pending = [(*opening.prompt_ids, *committed)[-1]]
+            yield session, self._opened(job, arrived)
         finally:
             del self.sessions[session.id]
             if self.scheduler is not None:
@@ -242,50 +245,32 @@ class Engine:
                 f"{self.config.row_len}: shorten the query or use a smaller picture"
             )
 
-    async def _read_image(self, opening: Open) -> Pixels | None:
+    async def _read_image(self, opening: Open) -> tuple[Pixels | None, float]:
+        """The picture as the model takes it, and the seconds that this took."""
         if not opening.image:
-            return None
+            return None, 0.0
 
-        def read() -> Pixels:
-            return self._model.prepare_image(load_image(opening.image))
+        def read() -> tuple[Pixels, float]:
+            started = self._now()
+            return self._model.prepare_image(load_image(opening.image)), self._now() - started
 
         return await asyncio.get_running_loop().run_in_executor(self._images, read)
 
-    async def _prefill(self, session: Session, pixels: Pixels | None) -> Prefill:
-        """Puts the prompt (and, resumed, what was committed) into the row, but for the last token."""
-        ids = (*session.open.prompt_ids, *session.committed)
-        at = session.open.image_position
-        texts = [ids[:-1]] if at is None else [ids[:at], ids[at + 1 : -1]]
-        parts: list[Sequence[int] | VisualTokens] = [text for text in texts if text]
-        job = Prefill(
-            session,
-            parts,
-            tiles=pixels.tiles if pixels else None,
-            visual_index=1 if at else 0,
-        )
-        if not job.done:
-            await self.batcher.prefill(job)
-        session.pending = [ids[-1]]
-        return job
-
-    def _opened(self, session: Session, job: Prefill, arrived: float) -> Opened:
-        activity = None
-        if job.activity:
-            scores = np.concatenate(job.activity)
-            activity = np.minimum(scores, np.float32(65504)).astype(np.float16)
-        started = job.started_s or self._now()
+    def _opened(self, job: Prefill, arrived: float) -> Opened:
+        session = job.session
+        num_visual = 0
+        if session.open.image_position is not None:
+            num_visual = session.prompt_len - len(session.open.prompt_ids) + 1
         return Opened(
             session_id=session.id,
             model=self.config.model_names[0],
-            num_visual_tokens=session.prompt_len - len(session.open.prompt_ids) + 1
-            if session.open.image_position is not None
-            else 0,
+            num_visual_tokens=num_visual,
             stop_ids=session.stop_ids,
             limits=self.config.limits,
             features=session.open.features & self.features,
-            activity=activity,
+            activity=job.activity_scores,
             plan=None if self.scheduler is None else self.scheduler.ask(session),
-            queue_s=started - arrived,
+            queue_s=max(0.0, self._now() - arrived - job.seconds),
             prefill_s=job.seconds,
             committed_len=len(session.committed),
             round=session.round,

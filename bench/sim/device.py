@@ -105,7 +105,8 @@ class SimSession:
         self._send_up(now, self.answer.open_bytes, self._edge.open)
 
     def send_opened(self, job: SimPrefill) -> None:
-        self._asked.open_queue_s = (job.started_s or self._events.now_s) - self._queued_s
+        here_s = self._events.now_s - self._queued_s
+        self._asked.open_queue_s = max(0.0, here_s - job.seconds)
         self._asked.open_prefill_s = job.seconds
         self._send_down(opened_bytes(), self._opened)
 

@@ -51,7 +51,7 @@ class SimPrefill:
     parts: list[int]
     picture: bool
     arrived_s: float
-    started_s: float = 0.0
+    #: Work on it so far: its picture, and the steps that it had a part in.
     seconds: float = 0.0
 
     @property
@@ -127,7 +127,8 @@ class SimEdge:
         answer = session.answer
         self._rounds.admit(session.id, drafts=True)
         parts = [part for part in answer.texts if part > 0]
-        job = SimPrefill(session, parts, answer.picture, self._events.now_s)
+        read_s = self.times.picture_s if answer.picture else 0.0
+        job = SimPrefill(session, parts, answer.picture, self._events.now_s, read_s)
         if job.done:
             session.send_opened(job)
             return
@@ -174,7 +175,6 @@ class SimEdge:
         for session in rounds:
             session.taken(now, step_s, len(rounds))
         for job, _ in chunks:
-            job.started_s = job.started_s or now
             job.seconds += step_s
         self._events.at(now + step_s + self._given_back_s(), self._end, rounds, chunks, seen)
 
@@ -204,6 +204,7 @@ class SimEdge:
             self._go_on()
             return
         self.busy_s += self.times.tile_s
+        job.seconds += self.times.tile_s
         seen_s = self._events.now_s + self.times.tile_s + self._given_back_s()
         self._events.at(seen_s, self._seen, job)
 

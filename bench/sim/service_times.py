@@ -27,8 +27,9 @@ from ...common.input.image import load_image
 from ...common.maths.sampling import Sampling
 from ...common.models.model import Model
 from ...common.protocol.messages import Draft, Limits, Open
+from ...edge.batching.prefill import Prefill
 from ...edge.batching.session import Session
-from ...edge.batching.verifier import Prefill, Round, Verifier
+from ...edge.batching.verifier import Round, Verifier
 
 _BATCHES, _LENGTHS, _CHUNKS = (1, 2, 4, 8, 16, 32), (0, 2, 4, 8), (1, 16, 64, 128)
 #: Entries of a row before its draft, as after a picture, a question and half an answer.

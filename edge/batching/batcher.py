@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from ...common.errors import CovspecError, EdgeFailure, EdgeUnavailable
 from ...common.models.model import Model
 from ...common.protocol.messages import Draft, Mode, Verdict
+from .prefill import Prefill
 from .prefill_budget import PrefillBudget
 from .round_queue import Batching, RoundQueue
 from .session import Session
-from .verifier import Outcome, Prefill, Round, Verifier
+from .verifier import Outcome, Round, Verifier
 from .verify_time import VerifyTime
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,8 @@ class _Live:
     """A session as the batcher sees it."""
 
     session: Session
-    deliver: Callable[[Outcome], None] | None = None
+    #: Of jobs that are done, for the coroutine that submitted them.
+    outcomes: asyncio.Queue[Outcome] = field(default_factory=asyncio.Queue)
     unread: int = 0
     parked: bool = False
     #: Tokens that the target has still to decode alone.
@@ -105,31 +107,25 @@ class Batcher:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def prefill(self, job: Prefill) -> Prefill:
+    async def prefill(self, job: Prefill) -> None:
         """Brings a prompt into its row. Raises what went wrong for this session."""
         job.arrived_s = self._now()
-        await self._submit(job)
-        return job
+        live = self._enqueue(job)
+        (await live.outcomes.get()).check()
 
     async def verify(self, session: Session, draft: Draft) -> Verdict:
         """Verifies one draft. Raises what went wrong for this session."""
-        outcome = await self._submit(Round(session, draft, self._now()))
-        assert outcome.verdict is not None, "a round that did not fail has a verdict"
-        return outcome.verdict
+        live = self._enqueue(Round(session, draft, self._now()))
+        return (await live.outcomes.get()).answer()
 
     async def decode(self, session: Session, num_tokens: int) -> AsyncIterator[Verdict]:
         """Decodes with the target alone, so many tokens or until the session is finished: one verdict a token."""
-        outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
-        live = self._live[session.id]
-        live.deliver, live.num_to_decode = outcomes.put_nowait, num_tokens
-        self._enqueue(_decode_round(session, self._now()))
+        self._live[session.id].num_to_decode = num_tokens
+        live = self._enqueue(_decode_round(session, self._now()))
         for _ in range(num_tokens):
-            outcome = await outcomes.get()
-            if outcome.error is not None:
-                raise outcome.error
-            assert outcome.verdict is not None, "a round that did not fail has a verdict"
-            yield outcome.verdict
-            if outcome.verdict.finish is not None:
+            verdict = (await live.outcomes.get()).answer()
+            yield verdict
+            if verdict.finish is not None:
                 return
             with self._work:
                 live.unread -= 1
@@ -163,22 +159,9 @@ class Batcher:
         """Jobs that wait for a step."""
         return len(self._rounds) + len(self._prefills)
 
-    async def _submit(self, job: Prefill | Round) -> Outcome:
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    def _enqueue(self, job: Prefill | Round) -> _Live:
+        """Hands a job to the model thread; its outcome goes into the session's queue."""
         live = self._live[job.session.id]
-
-        def deliver(outcome: Outcome) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        live.deliver = deliver
-        self._enqueue(job)
-        outcome = await future
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome
-
-    def _enqueue(self, job: Prefill | Round) -> None:
         with self._work:
             if self._stopping:
                 raise EdgeUnavailable("the edge is shutting down: try again later or elsewhere")
@@ -188,6 +171,7 @@ class Batcher:
                 self._prefills.append(job)
                 self._rounds.show_up(job.session.id)
             self._work.notify()
+        return live
 
     def _put(self, job: Round) -> None:
         session = job.session
@@ -262,7 +246,7 @@ class Batcher:
         started = self._now()
         outcome = Outcome(job)
         try:
-            job.encode_tile(self._model)
+            job.encode_tile(self._model, self._now)
         except CovspecError as error:
             outcome = Outcome(job, error=error)
         except Exception as error:
@@ -308,21 +292,20 @@ class Batcher:
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         """Hands outcomes to the loop, drops finished prefills, goes on decoding edge-only sessions."""
-        ready: list[tuple[Callable[[Outcome], None], Outcome]] = []
+        ready: list[Outcome] = []
         with self._work:
             for outcome in outcomes:
                 job, session = outcome.job, outcome.job.session
-                live = self._live.get(session.id)
-                if isinstance(job, Prefill) and (outcome.error is not None or job.done):
+                if isinstance(job, Prefill):
+                    if outcome.error is None and not job.done:
+                        continue
                     self._prefills = [p for p in self._prefills if p is not job]
-                elif isinstance(job, Prefill):
-                    continue
+                ready.append(outcome)
+                live = self._live.get(session.id)
                 if live is None:
                     continue
                 if session.finish is not None:
                     self._rounds.finish(session.id)
-                if live.deliver is not None:
-                    ready.append((live.deliver, outcome))
                 if live.num_to_decode and outcome.verdict is not None:
                     live.unread += 1
                     live.num_to_decode -= 1
@@ -330,9 +313,8 @@ class Batcher:
                         live.parked = live.unread >= MAX_UNREAD
                         if not live.parked:
                             self._put(_decode_round(session, self._now()))
-            released, self._released = self._released, []
             self._running = frozenset()
-        self._call(_settle_on_loop, ready, [then for _, then in released])
+            self._hand_over(ready)
 
     def _fail_waiting(self) -> None:
         error = EdgeUnavailable("the edge is shutting down: try again later or elsewhere")
@@ -340,27 +322,22 @@ class Batcher:
             self._stopping = True
             jobs: list[Round | Prefill] = [*self._rounds.clear(), *self._prefills]
             self._prefills = []
-            ready = [
-                (live.deliver, Outcome(job, error=error))
-                for job in jobs
-                if (live := self._live.get(job.session.id)) is not None and live.deliver is not None
-            ]
-            released, self._released = self._released, []
-        self._call(_settle_on_loop, ready, [then for _, then in released])
+            self._hand_over([Outcome(job, error=error) for job in jobs])
 
-    def _call(self, function: Callable[..., None], *args: object) -> None:
+    def _hand_over(self, outcomes: list[Outcome]) -> None:
+        """Has the loop take outcomes, and rows that nothing writes into any more. Called under the lock."""
+        ready = [(live.outcomes, o) for o in outcomes if (live := self._live.get(o.job.session.id))]
+        released, self._released = self._released, []
+
+        def take() -> None:
+            for queue, outcome in ready:
+                queue.put_nowait(outcome)
+            for _, then in released:
+                then()
+
         assert self._loop is not None, "started"
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *args)
-
-
-def _settle_on_loop(
-    ready: list[tuple[Callable[[Outcome], None], Outcome]], then: list[Callable[[], None]]
-) -> None:
-    for deliver, outcome in ready:
-        deliver(outcome)
-    for call in then:
-        call()
+            self._loop.call_soon_threadsafe(take)
 
 
 def _decode_round(session: Session, now: float) -> Round:

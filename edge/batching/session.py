@@ -6,7 +6,7 @@ the next draft. Rolling back is setting `kv_len`: rejected entries lie past it a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,8 +228,3 @@ def _same_draft(draft: Draft, last: Draft | None) -> bool:
             (draft.row_ids, last.row_ids),
         )
     )
-
-
-def with_timing(verdict: Verdict, queue_s: float, verify_s: float, batch_size: int) -> Verdict:
-    """The verdict with its round's measurements on it."""
-    return replace(verdict, queue_s=queue_s, verify_s=verify_s, batch_size=batch_size)

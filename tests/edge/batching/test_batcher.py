@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 from support.edges import VOCAB, Faulty, opening, table
 
 from covspec.common.clock import ManualClock
@@ -19,10 +20,10 @@ from covspec.common.maths.sampling import Sampling
 from covspec.common.models.model import Step, VisualTokens
 from covspec.common.protocol.messages import Draft, Limits, Mode
 from covspec.edge.batching.batcher import MAX_UNREAD, Batcher
+from covspec.edge.batching.prefill import Prefill
 from covspec.edge.batching.prefill_budget import MIN_PREFILL, PREFILL_STALL
 from covspec.edge.batching.round_queue import Batching
 from covspec.edge.batching.session import Session
-from covspec.edge.batching.verifier import Prefill
 
 STEP_S, TOKEN_S = 4e-3, 1e-4
 BUDGET = 256
@@ -249,3 +250,23 @@ async def test_a_tile_that_cannot_be_seen_fails_its_session_alone() -> None:
     await edge.round(first)
     assert not batcher.num_queued and batcher.totals.failed == 1
     await batcher.stop()
+
+
+async def test_vision_and_forward_passes_are_booked_as_the_prefills_work() -> None:
+    class Slow(Timed):
+        def encode_tiles(self, tiles: np.ndarray) -> VisualTokens:
+            self.clock.advance(0.5)
+            return super().encode_tiles(tiles)
+
+    clock = ManualClock()
+    model = Slow(clock)
+    model.allocate(16, 4096)
+    engine: Any = model
+    batcher = Batcher(engine, Batching(0.0, 16), BUDGET, clock.now)
+    batcher.start()
+    tiles = np.zeros((1, 3, 1, 1), np.float32)
+    job = Prefill(Edge(model, batcher).session(30), [[1] * 21], tiles=tiles, seconds=0.25)
+    await batcher.prefill(job)
+    await batcher.stop()
+    steps_s = sum(STEP_S + TOKEN_S * prefilled for _, prefilled in model.steps)
+    assert job.seconds == pytest.approx(0.25 + 0.5 + steps_s)
