@@ -26,6 +26,7 @@ from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import Scenario
 from ..grid import grid
 from ..link.shaping_proxy import precise_loop
+from ..plot import panels
 from ..progress import track
 from ..report import Bar, at_least, bench_of, console_for, finish
 from ..settings import PlansSettings
@@ -199,24 +200,18 @@ def _show(
 
 
 def _plot(rows: list[dict[str, Any]], arms: tuple[str, ...], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for arm in arms:
-        of_arm = [r for r in rows if r["solver"] == arm]
-        axes.plot(
-            [r["model_goodput"] for r in of_arm], [r["goodput"] for r in of_arm], "o", label=arm
+    with panels(path, 1, (6, 4.5)) as (axes,):
+        for arm in arms:
+            of_arm = [r for r in rows if r["solver"] == arm]
+            promised = [r["model_goodput"] for r in of_arm]
+            axes.plot(promised, [r["goodput"] for r in of_arm], "o", label=arm)
+        top = 1.05 * max(max(r["goodput"], r["model_goodput"]) for r in rows)
+        axes.plot([0, top], [0, top], color="0.6", linewidth=1)
+        axes.set(
+            xlabel="goodput by the model, tokens/s",
+            ylabel="goodput measured, tokens/s",
+            title="Plans served end to end, 20 devices",
+            xlim=(0, top),
+            ylim=(0, top),
         )
-    top = 1.05 * max(max(r["goodput"], r["model_goodput"]) for r in rows)
-    axes.plot([0, top], [0, top], color="0.6", linewidth=1)
-    axes.set(
-        xlabel="goodput by the model, tokens/s",
-        ylabel="goodput measured, tokens/s",
-        title="Plans served end to end, 20 devices",
-        xlim=(0, top),
-        ylim=(0, top),
-    )
-    axes.legend()
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=130)
+        axes.legend()

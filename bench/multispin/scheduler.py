@@ -22,6 +22,7 @@ from ...edge.planning.objective import token_table, value_of
 from ...edge.planning.planner import SOLVERS
 from ...edge.planning.scenario import OBJECTIVES, Device, Scenario
 from ..grid import grid
+from ..plot import panels
 from ..progress import track
 from ..report import at_least, at_most, bench_of, console_for, finish
 from ..settings import BenchSettings
@@ -176,14 +177,10 @@ def _show(compared: dict[str, Any], times: dict[str, Any], console: Console) -> 
 
 
 def _plot(times: dict[str, dict[str, dict[str, float]]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for name, by_size in times.items():
-        milliseconds = [1e3 * one["cpu_s"] for one in by_size.values()]
-        axes.loglog([int(K) for K in by_size], milliseconds, marker="o", label=name)
-    axes.set(xlabel="devices", ylabel="median solve time, ms", title="one thread, processor time")
-    axes.legend()
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=130)
+    with panels(path, 1, (6, 4)) as (axes,):
+        for name, by_size in times.items():
+            milliseconds = [1e3 * one["cpu_s"] for one in by_size.values()]
+            axes.loglog([int(K) for K in by_size], milliseconds, marker="o", label=name)
+        title = "one thread, processor time"
+        axes.set(xlabel="devices", ylabel="median solve time, ms", title=title)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
