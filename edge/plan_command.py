@@ -20,7 +20,7 @@ from rich.table import Table
 
 from ..common.errors import InvalidRequest
 from ..common.flags import flags_of
-from .planning.plan import Plan, plan_to_json
+from .planning.plan import RoundPlan, plan_to_json
 from .planning.planner import plan
 from .planning.scenario import Scenario, scenario_from_json
 from .settings import PlanSettings
@@ -61,7 +61,7 @@ def _text_of(name: str) -> str:
         raise InvalidRequest(f"the scenario {name} cannot be read: {error}") from error
 
 
-def _show(scenario: Scenario, made: Plan) -> None:
+def _show(scenario: Scenario, made: RoundPlan) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("device", "draft length", "bandwidth, kHz", "accept rate", "draft, ms/token"):
         table.add_column(name, justify="left" if name == "device" else "right")

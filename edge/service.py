@@ -55,7 +55,7 @@ Context = grpc.aio.ServicerContext[
 ]
 
 
-class Stream:
+class ClientStream:
     """One client's stream: typed messages with time-outs."""
 
     def __init__(self, context: Context, idle_timeout_s: float) -> None:
@@ -142,7 +142,7 @@ class VerifierService(pb_grpc.VerifierServicer):
         idle_timeout_s = (
             self.engine.config.limits.idle_timeout_s if self.engine else LOADING_TIMEOUT_S
         )
-        stream = Stream(context, idle_timeout_s)
+        stream = ClientStream(context, idle_timeout_s)
         try:
             await self._serve(stream, context.peer())
         except CovspecError as error:
@@ -162,7 +162,7 @@ class VerifierService(pb_grpc.VerifierServicer):
         finally:
             stream.close()
 
-    async def _serve(self, stream: Stream, client: str) -> None:
+    async def _serve(self, stream: ClientStream, client: str) -> None:
         first = await stream.read()
         if first is None:
             return
@@ -185,7 +185,7 @@ class VerifierService(pb_grpc.VerifierServicer):
                 session.round,
             )
 
-    async def _rounds(self, stream: Stream, session: Session) -> None:
+    async def _rounds(self, stream: ClientStream, session: Session) -> None:
         told = False
         while session.finish is None:
             if (
@@ -210,7 +210,7 @@ class VerifierService(pb_grpc.VerifierServicer):
                     raise OutOfOrder("a session is opened once")
 
 
-async def _fail(stream: Stream, context: Context, error: CovspecError) -> None:
+async def _fail(stream: ClientStream, context: Context, error: CovspecError) -> None:
     """Says why, then ends the stream with the matching status."""
     message = str(error)
     logger.info("refused %s: %s", context.peer(), message)

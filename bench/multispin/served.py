@@ -18,7 +18,7 @@ from ...device.fleet.fleet import Asked, Fleet
 from ...device.fleet.pace import LoopClock
 from ...device.fleet.profile import Profile
 from ...device.fleet.script import TableScripts
-from ...edge.planning.plan import Plan
+from ...edge.planning.plan import RoundPlan
 from ...edge.planning.scenario import Scenario
 from ...edge.server import EdgeServer
 from ...edge.settings import EdgeSettings
@@ -48,7 +48,7 @@ class Served:
     expected_tokens: float
 
 
-def serve(scenario: Scenario, plan: Plan, num_rounds: int, seed: int = 0) -> Served:
+def serve(scenario: Scenario, plan: RoundPlan, num_rounds: int, seed: int = 0) -> Served:
     """Runs `num_rounds` synchronous rounds of a plan, and the margins. seed: decides which tokens are accepted."""
     num_rounds += 2 * _MARGIN
     with asyncio.Runner(loop_factory=precise_loop) as runner:
@@ -57,7 +57,7 @@ def serve(scenario: Scenario, plan: Plan, num_rounds: int, seed: int = 0) -> Ser
     return _served(asked, plan, scenario.T_ver)
 
 
-def profiles_of(scenario: Scenario, plan: Plan, num_rounds: int) -> list[Profile]:
+def profiles_of(scenario: Scenario, plan: RoundPlan, num_rounds: int) -> list[Profile]:
     """Profiles by a plan: a token's drafting and sending time, and answers too long to end within `num_rounds`."""
     L = np.array([device.draft_length for device in plan.devices])
     base = Profile(
@@ -119,7 +119,7 @@ async def _ask(
     return begun
 
 
-def _served(asked: Sequence[Asked], plan: Plan, T_ver: float) -> Served:
+def _served(asked: Sequence[Asked], plan: RoundPlan, T_ver: float) -> Served:
     """Counts between moments at which no device commits: halfway between two rounds of the one that ended first."""
     ends = np.array([r.ended_s for r in max(asked, key=lambda a: len(a.rounds)).rounds])
     between = (ends[1:] + ends[:-1]) / 2

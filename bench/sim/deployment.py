@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...common.errors import InvalidRequest
-from ...common.protocol.messages import Plan as Part
+from ...common.protocol.messages import Plan
 from ...common.radio.channel import snr_from_db, spectral_efficiency
 from ...device.fleet.profile import Mix, Profile
 from ...edge.batching.round_queue import Batching
@@ -103,7 +103,7 @@ def _cells(deployment: Deployment, seed: int) -> Iterator[tuple[list[Profile], i
 
 def _plan_of(
     deployment: Deployment, profiles: Sequence[Profile]
-) -> tuple[list[Part | None], float | None]:
+) -> tuple[list[Plan | None], float | None]:
     """What the edge's planner tells each device when it knows their profiles and mean channels.
 
     Messages and verifications have parts that do not grow with the draft, which the planner's model does not know: it
@@ -115,7 +115,7 @@ def _plan_of(
     for _ in range(_PLANS):
         made = make_plan(_scenario(deployment, profiles, lengths), certify=False)
         lengths = [d.draft_length for d in made.devices]
-    return [Part(d.draft_length, d.bandwidth_hz) for d in made.devices], made.goodput
+    return [Plan(d.draft_length, d.bandwidth_hz) for d in made.devices], made.goodput
 
 
 def _scenario(

@@ -10,7 +10,7 @@ import numpy as np
 from ...common.maths.sampling import Sampling
 from ...common.models.prompt import Prompt
 from ...common.protocol.limits import MAX_DRAFT_LENGTH
-from ...common.protocol.messages import Plan as Part
+from ...common.protocol.messages import Plan
 from ...common.radio.link import Direction
 from ...device.fleet.fleet import OK, Asked, RoundParts
 from ...device.fleet.profile import Profile
@@ -49,7 +49,7 @@ class SimDevice:
     """One device and its radio; asks as the dispatcher tells it."""
 
     def __init__(
-        self, number: int, profile: Profile, part: Part | None, around: Surroundings
+        self, number: int, profile: Profile, part: Plan | None, around: Surroundings
     ) -> None:
         """part: the device's part of a plan, if it follows one."""
         self.number = number

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...common.protocol.messages import Plan as Part
+from ...common.protocol.messages import Plan
 from ...common.radio.link import LinkConfig
 from ...device.fleet.profile import Profile
 from ...edge.batching.round_queue import Batching
@@ -50,7 +50,7 @@ def simulate_round(drawn: Scenario, solver: str, rounds: int, seed: int = 0) -> 
         ServiceTimes(drawn.verify_fixed_s, drawn.verify_per_draft_s, 0.0, 0.0),
         Batching(float("inf"), len(profiles)),
         max_tokens=1 << 30,
-        parts=[Part(d.draft_length, d.bandwidth_hz) for d in made.devices],
+        parts=[Plan(d.draft_length, d.bandwidth_hz) for d in made.devices],
         draft_bytes=lambda k: round(k * drawn.bits_per_token / 8),
     )
     round_s = made.latency_s + drawn.T_ver

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ...common.protocol.messages import Plan as Part
+from ...common.protocol.messages import Plan
 from ...device.fleet.fleet import INTERRUPTED, Asked
 from ...device.fleet.profile import Profile
 from ...edge.batching.round_queue import Batching
@@ -38,7 +38,7 @@ class SimCell:
     batching: Batching
     max_tokens: int = 512
     num_rows: int = 1 << 30
-    parts: Sequence[Part | None] = ()
+    parts: Sequence[Plan | None] = ()
     first_device: int = 0
     draft_bytes: DraftBytes = message_bytes
     log: LoadLog = field(default_factory=LoadLog)

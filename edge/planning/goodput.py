@@ -41,11 +41,6 @@ def accept_rate(alpha: ArrayLike) -> Floats:
     return np.clip(np.where(np.isnan(alpha), ACCEPT_RATE_PRIOR, alpha), 0.0, 1.0)
 
 
-def draft_time(L: ArrayLike, T_S: ArrayLike) -> Floats:
-    """T^dr = L·T^S   M(2), s."""
-    return np.asarray(L, dtype=np.float64) * np.asarray(T_S, dtype=np.float64)
-
-
 def verify_time(K: ArrayLike, T_fix: float, T_lin: float) -> Floats:
     """T^ver(K) = T^fix + K·T^lin   M(7), s."""
     return T_fix + np.asarray(K, dtype=np.float64) * T_lin
@@ -68,23 +63,6 @@ def correction_bits(correction: Correction, V: int) -> int:
             return uplink_bits(1, V)
 
 
-def uplink_time(L: ArrayLike, Q_tok: ArrayLike, B_k: ArrayLike, r: ArrayLike) -> Floats:
-    """T^tx = Q_tok·L/(B_k·r_k)   M(9), s; 0 for an empty draft, infinite without bandwidth or channel."""
-    bits = np.asarray(L, dtype=np.float64) * np.asarray(Q_tok, dtype=np.float64)
-    rate = np.asarray(B_k, dtype=np.float64) * np.asarray(r, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(bits > 0, bits / rate, 0.0)
-
-
-def tokens_pmf(alpha: float, L: int) -> Floats:
-    """Pr(N = n) for n = 1 … L + 1   M(11): the accepted tokens of a draft and the one that follows them.
-
-    Pr(N = n) = α^(n-1)·(1 - α)  for n <= L,    Pr(N = L + 1) = α^L
-    """
-    before = np.power(float(accept_rate(alpha)), np.arange(L + 1))
-    return np.append(before[:-1] - before[1:], before[-1:])
-
-
 def expected_tokens(alpha: ArrayLike, L: ArrayLike) -> Floats:
     """E[N | L] = (1 - α^(L+1))/(1 - α)   M(12): 1 at α = 0, L + 1 at α = 1; L need not be an integer."""
     alpha = accept_rate(alpha)
@@ -95,11 +73,22 @@ def expected_tokens(alpha: ArrayLike, L: ArrayLike) -> Floats:
     return np.where(alpha <= 0, 1.0, np.where(alpha >= 1, exponent, tokens))
 
 
-def multi_access_latency(
-    L: ArrayLike, T_S: ArrayLike, Q_tok: ArrayLike, B_k: ArrayLike, r: ArrayLike
-) -> Floats:
-    """T^ma = max_k L_k·(T_k^S + Q_tok/(B_k·r_k))   M(25), s; M(15) when all L_k are equal."""
-    return np.asarray(np.max(draft_time(L, T_S) + uplink_time(L, Q_tok, B_k, r), axis=-1))
+def multi_access_latency(L: ArrayLike, T_S: Floats, load: Floats, share: ArrayLike) -> Floats:
+    """T^ma = max_k L_k·(T_k^S + T_k^tx)   M(25), s, [...]; M(15) when all L_k are equal.
+
+    T_k^tx = load_k/share_k   M(9), infinite without bandwidth. An empty draft takes no time.
+
+    Args:
+      L: draft lengths, [..., K].
+      T_S: T_k^S, [K], s.
+      load: Q_tok/(r_k·B), uplink time of one token with all of the bandwidth, [K], s.
+      share: B_k/B, [..., K].
+    """
+    L = np.asarray(L)
+    with np.errstate(divide="ignore"):
+        per_token = T_S + np.divide(load, share)
+    each = np.multiply(L, per_token, where=L > 0, out=np.zeros(np.broadcast(L, per_token).shape))
+    return np.asarray(np.max(each, axis=-1))
 
 
 def goodput(tokens: ArrayLike, T_ma: ArrayLike, T_ver: ArrayLike) -> Floats:

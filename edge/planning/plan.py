@@ -7,10 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from .bandwidth import equal_latency
-from .goodput import Floats, Lengths, expected_tokens, goodput
+from .goodput import Floats, Lengths, expected_tokens, goodput, multi_access_latency
 from .objective import objective_of
 from .scenario import Scenario
 
@@ -27,7 +25,7 @@ class DevicePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     """A round's plan."""
 
     #: τ, expected tokens/s of all devices together, M(26).
@@ -57,7 +55,7 @@ def plan_of(
     *,
     share: Floats | None = None,
     upper_bound: float = math.inf,
-) -> Plan:
+) -> RoundPlan:
     """Makes a plan of draft lengths.
 
     Args:
@@ -70,7 +68,7 @@ def plan_of(
     if share is None:
         phi, share = equal_latency(L, scenario.T_S, scenario.load)
     else:
-        phi = latency_of(scenario, L, share)
+        phi = multi_access_latency(L, scenario.T_S, scenario.load, share)
     tokens = expected_tokens(scenario.alpha, L)
     objective = float(objective_of(scenario, tokens, phi))
     devices = tuple(
@@ -79,7 +77,7 @@ def plan_of(
             scenario.devices, L.tolist(), (share * scenario.bandwidth_hz).tolist(), strict=True
         )
     )
-    return Plan(
+    return RoundPlan(
         goodput=float(goodput(tokens, phi, scenario.T_ver)),
         upper_bound=max(upper_bound, objective),
         latency_s=float(phi),
@@ -90,14 +88,7 @@ def plan_of(
     )
 
 
-def latency_of(scenario: Scenario, L: Lengths, share: Floats) -> Floats:
-    """φ = max_k L_k·(T_k^S + load_k/share_k)   M(25), [...] s, for lengths and shares of [..., K]."""
-    per_token = scenario.T_S + np.divide(scenario.load, share)
-    each = np.multiply(L, per_token, where=L > 0, out=np.zeros(np.shape(L)))
-    return np.asarray(np.max(each, axis=-1))
-
-
-def plan_to_json(plan: Plan) -> str:
+def plan_to_json(plan: RoundPlan) -> str:
     """Writes a plan as one line; what is not `sum` says so."""
     fields: dict[str, Any] = {
         "goodput": plan.goodput,

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from ...common.errors import InvalidRequest
 from . import solve_baselines, solve_exact, solve_paper, solve_uniform
-from .plan import Plan
+from .plan import RoundPlan
 from .scenario import Scenario
 
-SOLVERS: dict[str, Callable[[Scenario], Plan]] = {
+SOLVERS: dict[str, Callable[[Scenario], RoundPlan]] = {
     "exact": solve_exact.solve,
     "paper": solve_paper.solve,
     "uniform": solve_uniform.solve,
@@ -22,7 +22,7 @@ SOLVERS: dict[str, Callable[[Scenario], Plan]] = {
 }
 
 
-def plan(scenario: Scenario, *, certify: bool = True) -> Plan:
+def plan(scenario: Scenario, *, certify: bool = True) -> RoundPlan:
     """Makes the scenario's plan with the solver that it names.
 
     Args:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -132,11 +132,6 @@ def scenario_from_json(text: str) -> Scenario:
         raise InvalidRequest("devices must be a list with at least one entry")
     read = tuple(_from_fields(Device, f"devices[{i}].", d) for i, d in enumerate(devices))
     return _from_fields(Scenario, "", fields | {"devices": read})
-
-
-def scenario_to_json(scenario: Scenario) -> str:
-    """Writes what scenario_from_json reads."""
-    return json.dumps(asdict(scenario))
 
 
 def _from_fields(kind: type[T], prefix: str, fields: Any) -> T:

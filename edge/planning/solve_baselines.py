@@ -6,14 +6,14 @@ import numpy as np
 
 from .goodput import Floats
 from .objective import gains_of, token_table, value_of
-from .plan import Plan, plan_of
+from .plan import RoundPlan, plan_of
 from .scenario import LARGEST, Scenario
 
 #: The paper's draft length of Fixed BW&L.
 FIXED_LENGTH = 8
 
 
-def solve_fixed(scenario: Scenario) -> Plan:
+def solve_fixed(scenario: Scenario) -> RoundPlan:
     """`fixed` (Fixed BW&L): 8 tokens and the same bandwidth for every device."""
     length = max(scenario.min_draft_length, FIXED_LENGTH)
     return plan_of(
@@ -21,7 +21,7 @@ def solve_fixed(scenario: Scenario) -> Plan:
     )
 
 
-def solve_homogeneous(scenario: Scenario) -> Plan:
+def solve_homogeneous(scenario: Scenario) -> RoundPlan:
     """`homogeneous` (Homo-Multi-SPIN): the best common draft length of all, with the bandwidth of Lemma 1."""
     equal = np.arange(scenario.min_draft_length, scenario.max_draft_length + 1)
     L = np.minimum(equal[:, None], scenario.longest)
@@ -33,7 +33,7 @@ def solve_homogeneous(scenario: Scenario) -> Plan:
     return plan_of(scenario, "homogeneous", L[np.argmax(value)])
 
 
-def solve_uniform_bandwidth(scenario: Scenario) -> Plan:
+def solve_uniform_bandwidth(scenario: Scenario) -> RoundPlan:
     """`uniform-bandwidth` (Uni-BW Multi-SPIN): the best draft lengths where every device has the same bandwidth.
 
     A token of device k then takes θ_k = T_k^S + K·load_k, and within φ it drafts floor(φ/θ_k) tokens. The best φ is one

@@ -19,7 +19,7 @@ import numpy as np
 from .bandwidth import equal_latency
 from .goodput import Floats, Lengths
 from .objective import Gains, gains_of
-from .plan import Plan, plan_of
+from .plan import RoundPlan, plan_of
 from .relaxation import Boxes, relax
 from .scenario import LARGEST, Scenario
 from .solve_max_min import solve as solve_max_min
@@ -36,7 +36,7 @@ ENOUGH, TOO_MANY = 200_000, 400_000_000
 ROUNDING = 1e-12
 
 
-def solve(scenario: Scenario) -> Plan:
+def solve(scenario: Scenario) -> RoundPlan:
     """Finds the plan of greatest objective, and proves how far from the greatest it can be."""
     if scenario.objective == "max-min":
         return solve_max_min(scenario)

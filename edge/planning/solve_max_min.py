@@ -12,7 +12,7 @@ import numpy as np
 
 from .goodput import Floats, Lengths
 from .objective import token_table, value_of
-from .plan import Plan, plan_of
+from .plan import RoundPlan, plan_of
 from .scenario import Scenario
 
 #: Levels evaluated at a time, fewer for many devices.
@@ -21,7 +21,7 @@ BATCH, BATCH_ENTRIES = 64, 1 << 20
 ROUNDING = 1e-12
 
 
-def solve(scenario: Scenario) -> Plan:
+def solve(scenario: Scenario) -> RoundPlan:
     """Finds the plan whose worst-off device has the greatest goodput; the bound is exact up to `gap`."""
     table = token_table(scenario)
     K = len(table)

@@ -14,7 +14,7 @@ import numpy as np
 
 from .goodput import Floats
 from .objective import token_table, value_of
-from .plan import Plan, plan_of
+from .plan import RoundPlan, plan_of
 from .scenario import LARGEST, Scenario
 
 #: Points of the grids. The paper prints ranges (Appendix F) but neither numbers nor spacing; ours are geometric.
@@ -25,7 +25,7 @@ LEAST_LAMBDA = 1e-6
 BATCH_ENTRIES = 1 << 20
 
 
-def solve(scenario: Scenario) -> Plan:
+def solve(scenario: Scenario) -> RoundPlan:
     """Finds the best plan of the grid, with lengths rounded M(32) and clamped to those allowed."""
     phis, prices = grids(scenario)
     table = token_table(scenario)

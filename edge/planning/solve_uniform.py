@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike
 from .bandwidth import equal_latency
 from .goodput import Floats, accept_rate
 from .objective import token_table, value_of
-from .plan import Plan, plan_of
+from .plan import RoundPlan, plan_of
 from .scenario import Scenario
 
 
-def solve(scenario: Scenario) -> Plan:
+def solve(scenario: Scenario) -> RoundPlan:
     """Finds the best common draft length, with all accept rates taken to be their mean.
 
     That both integer neighbours of L~ are compared under the devices' own accept rates makes no difference where these

@@ -14,10 +14,10 @@ from ...common.errors import (
 )
 from ...common.protocol.access import LOCAL, Access
 from ...protos.schedule_pb2_grpc import SchedulerStub
-from ..planning.plan import Plan
+from ..planning.plan import RoundPlan
 from ..planning.scenario import Scenario
 from .solver_thread import VALID_S
-from .wire import Request, plan_from_proto, request_to_proto
+from .wire import PlanRequest, plan_from_proto, request_to_proto
 
 #: No call waits longer, whoever waits for it.
 _CALL_S = 5.0
@@ -51,10 +51,10 @@ class SchedulerLink:
         self._wanted = (solver, objective)
         self._epoch = 0
 
-    async def plan(self, scenario: Scenario) -> Plan:
+    async def plan(self, scenario: Scenario) -> RoundPlan:
         """Asks for a plan. Raises CovspecError when there is none to be had, or when it is none."""
         self._epoch += 1
-        request = Request(self._epoch, scenario, *self._wanted)
+        request = PlanRequest(self._epoch, scenario, *self._wanted)
         try:
             response = await self._stub.Plan(
                 request_to_proto(request), timeout=_CALL_S, metadata=self._metadata

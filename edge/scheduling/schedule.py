@@ -14,12 +14,12 @@ from enum import Enum
 
 import numpy as np
 
-from ...common.protocol.messages import Plan as Part
+from ...common.protocol.messages import Plan
 from ...common.radio.channel import snr_from_db, spectral_efficiency
 from ..batching.session import Session
-from ..planning.goodput import Floats, Lengths, expected_tokens
+from ..planning.goodput import Floats, Lengths, expected_tokens, multi_access_latency
 from ..planning.objective import objective_of
-from ..planning.plan import DevicePlan, latency_of
+from ..planning.plan import DevicePlan
 from ..planning.scenario import Device, Scenario
 from ..planning.solve_baselines import FIXED_LENGTH
 from .task import Task
@@ -52,10 +52,10 @@ class Member:
     task: Task
     seen_s: float
     #: Its part of the plan that was adopted last, and when that is to be forgotten.
-    part: Part | None = None
+    part: Plan | None = None
     expires_s: float = 0.0
     #: What it was told last.
-    told: Part | None = None
+    told: Plan | None = None
     #: When its draft came in, while it is verified; when its last verdict went out.
     arrived_s: float | None = None
     answered_s: float | None = None
@@ -106,15 +106,15 @@ class ScheduleConfig:
             if member.changed
         ]
 
-    def part(self, planned: DevicePlan) -> Part:
+    def part(self, planned: DevicePlan) -> Plan:
         """What a device is told of its plan."""
-        return Part(planned.draft_length, planned.bandwidth_hz if self.bandwidth_hz else 0.0)
+        return Plan(planned.draft_length, planned.bandwidth_hz if self.bandwidth_hz else 0.0)
 
-    def default(self, member: Member, num_devices: int) -> Part:
+    def default(self, member: Member, num_devices: int) -> Plan:
         """Multi-SPIN's fixed scheme: 8 tokens, and the same bandwidth for all."""
-        return Part(min(FIXED_LENGTH, member.cap), self.bandwidth_hz / max(1, num_devices))
+        return Plan(min(FIXED_LENGTH, member.cap), self.bandwidth_hz / max(1, num_devices))
 
-    def improves(self, scenario: Scenario, new: Sequence[Part], old: Sequence[Part]) -> bool:
+    def improves(self, scenario: Scenario, new: Sequence[Plan], old: Sequence[Plan]) -> bool:
         """Whether the change from old parts to new ones is worth it, or cannot be helped."""
         L, share = self._arrays(scenario, old)
         if np.any(scenario.longest < L) or share.sum() > 1 + 1e-9:
@@ -123,7 +123,7 @@ class ScheduleConfig:
             scenario, L, share
         )
 
-    def _arrays(self, scenario: Scenario, parts: Sequence[Part]) -> tuple[Lengths, Floats]:
+    def _arrays(self, scenario: Scenario, parts: Sequence[Plan]) -> tuple[Lengths, Floats]:
         """Draft lengths and shares of the scenario's bandwidth, [K]."""
         L = np.array([part.draft_length for part in parts])
         if not self.bandwidth_hz:
@@ -175,8 +175,9 @@ def _overhead_s(members: Sequence[Member], together: int) -> float:
 def _worth(scenario: Scenario, L: Lengths, share: Floats) -> float:
     """The scenario's objective at draft lengths and shares of [K], tokens/s."""
     tokens = expected_tokens(scenario.alpha, L)
-    # Who drafts nothing needs no share.
-    phi = latency_of(scenario, L, np.where(L > 0, share, 1.0))
+    # A device that drafts nothing needs no share.
+    share = np.where(L > 0, share, 1.0)
+    phi = multi_access_latency(L, scenario.T_S, scenario.load, share)
     return float(objective_of(scenario, tokens, phi))
 
 

@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 
 from ...common.errors import CovspecError
 from ...common.maths.estimate import Mean
-from ...common.protocol.messages import Draft, Feature, Mode, Verdict
-from ...common.protocol.messages import Plan as Part
+from ...common.protocol.messages import Draft, Feature, Mode, Plan, Verdict
 from ..batching.session import Session
 from ..batching.verify_time import VerifyTime
-from ..planning.plan import Plan
+from ..planning.plan import RoundPlan
 from ..planning.scenario import Scenario
 from .accept_rate import AcceptRate
 from .schedule import EdgeTimes, Member, ScheduleConfig
@@ -156,7 +155,7 @@ class Scheduler:
         before, part = member.told, self._tell(member)
         return verdict if part == before else replace(verdict, plan=part)
 
-    def ask(self, session: Session, snr_db: float | None = None) -> Part | None:
+    def ask(self, session: Session, snr_db: float | None = None) -> Plan | None:
         """What a device is to do that has just been opened, or that was idle."""
         member = self._members.get(session.id)
         if member is None:
@@ -166,7 +165,7 @@ class Scheduler:
         self._changed(member)
         return self._tell(member)
 
-    def _tell(self, member: Member) -> Part:
+    def _tell(self, member: Member) -> Plan:
         part = member.part
         if part is None or (self.failing and self._now() > member.expires_s):
             part = self.config.default(member, len(self._present()))
@@ -194,7 +193,7 @@ class Scheduler:
         times = EdgeTimes(fixed_s, fit.slope, self._wait_s.value or fit.predict(1))
         return self.config.scenarios(present, times)
 
-    def adopt(self, scenario: Scenario, made: Plan) -> bool:
+    def adopt(self, scenario: Scenario, made: RoundPlan) -> bool:
         """Takes a plan over if that is worth it. Returns whether it was."""
         if made.objective != scenario.objective:
             scenario = replace(scenario, objective=made.objective)  # the planner's choice

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from ..planning.plan import Plan
+from ..planning.plan import RoundPlan
 from ..planning.planner import plan
 from ..planning.scenario import Scenario
 
@@ -20,7 +20,7 @@ class Planner(Protocol):
     #: Seconds for which the last plan may be followed.
     valid_s: float
 
-    async def plan(self, scenario: Scenario) -> Plan:
+    async def plan(self, scenario: Scenario) -> RoundPlan:
         """Makes a plan. Raises CovspecError."""
 
     async def close(self) -> None:
@@ -34,7 +34,7 @@ class SolverThread:
         self.valid_s = valid_s
         self._executor = ThreadPoolExecutor(1, "solver")
 
-    async def plan(self, scenario: Scenario) -> Plan:
+    async def plan(self, scenario: Scenario) -> RoundPlan:
         """Makes a plan without a bound, unless the solver itself proves one."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: plan(scenario, certify=False))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...common.errors import EdgeFailure, Incompatible, InvalidRequest
 from ...protos import schedule_pb2 as pb
-from ..planning.plan import DevicePlan, Plan
+from ..planning.plan import DevicePlan, RoundPlan
 from ..planning.planner import SOLVERS
 from ..planning.scenario import OBJECTIVES, Device, Scenario
 
@@ -21,6 +21,16 @@ SCHEDULE_VERSION = 1
 MAX_DEVICES = 10_000
 MAX_ID_BYTES = 64
 
+#: Fields of a scenario that a request has under the same name.
+_SCENARIO_FIELDS = (
+    "bandwidth_hz",
+    "bits_per_token",
+    "verify_fixed_s",
+    "verify_per_draft_s",
+    "max_draft_length",
+    "min_draft_length",
+    "gap",
+)
 #: Names of the enums' values as flags and scenarios write them; the zero leaves the choice to the scheduler.
 _SOLVERS = {
     value.name.removeprefix("SOLVER_").lower().replace("_", "-"): value.number
@@ -37,7 +47,7 @@ assert set(_OBJECTIVES) == set(OBJECTIVES), "schedule.proto does not know all ob
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PlanRequest:
     """A scenario with the number of its request. solver, objective: empty leaves them to the scheduler."""
 
     epoch: int
@@ -46,21 +56,14 @@ class Request:
     objective: str = ""
 
 
-def request_to_proto(request: Request) -> pb.PlanRequest:
+def request_to_proto(request: PlanRequest) -> pb.PlanRequest:
     """A scenario as protobuf."""
     s = request.scenario
     return pb.PlanRequest(
         protocol_version=SCHEDULE_VERSION,
         epoch=request.epoch,
-        bandwidth_hz=s.bandwidth_hz,
-        bits_per_token=s.bits_per_token,
-        verify_fixed_s=s.verify_fixed_s,
-        verify_per_draft_s=s.verify_per_draft_s,
-        max_draft_length=s.max_draft_length,
-        min_draft_length=s.min_draft_length,
         solver=_SOLVERS.get(request.solver),  # type: ignore[arg-type]
         objective=_OBJECTIVES.get(request.objective),  # type: ignore[arg-type]
-        gap=s.gap,
         devices=[
             pb.TaskProfile(
                 id=d.id,
@@ -72,10 +75,11 @@ def request_to_proto(request: Request) -> pb.PlanRequest:
             )
             for d in s.devices
         ],
+        **{name: getattr(s, name) for name in _SCENARIO_FIELDS},
     )
 
 
-def request_from_proto(m: pb.PlanRequest, solver: str, objective: str) -> Request:
+def request_from_proto(m: pb.PlanRequest, solver: str, objective: str) -> PlanRequest:
     """A scenario from protobuf; raises InvalidRequest or Incompatible.
 
     solver, objective: taken where the request leaves the choice.
@@ -90,20 +94,14 @@ def request_from_proto(m: pb.PlanRequest, solver: str, objective: str) -> Reques
         raise InvalidRequest(f"devices: {len(m.devices)} of them, at most {MAX_DEVICES}")
     scenario = Scenario(
         devices=tuple(_device_from(d, i) for i, d in enumerate(m.devices)),
-        bandwidth_hz=m.bandwidth_hz,
-        bits_per_token=m.bits_per_token,
-        verify_fixed_s=m.verify_fixed_s,
-        verify_per_draft_s=m.verify_per_draft_s,
-        max_draft_length=m.max_draft_length,
-        min_draft_length=m.min_draft_length,
         solver=_name(_SOLVERS, m.solver, "solver") or solver,
         objective=_name(_OBJECTIVES, m.objective, "objective") or objective,
-        gap=m.gap,
+        **{name: getattr(m, name) for name in _SCENARIO_FIELDS},
     )
-    return Request(m.epoch, scenario, scenario.solver, scenario.objective)
+    return PlanRequest(m.epoch, scenario, scenario.solver, scenario.objective)
 
 
-def plan_to_proto(plan: Plan, epoch: int, valid_s: float) -> pb.PlanResponse:
+def plan_to_proto(plan: RoundPlan, epoch: int, valid_s: float) -> pb.PlanResponse:
     """A plan as protobuf."""
     return pb.PlanResponse(
         protocol_version=SCHEDULE_VERSION,
@@ -123,7 +121,7 @@ def plan_to_proto(plan: Plan, epoch: int, valid_s: float) -> pb.PlanResponse:
     )
 
 
-def plan_from_proto(m: pb.PlanResponse, request: Request) -> tuple[Plan, float]:
+def plan_from_proto(m: pb.PlanResponse, request: PlanRequest) -> tuple[RoundPlan, float]:
     """The plan that answers a request, and for how many seconds it is valid.
 
     Raises Incompatible, or EdgeFailure for an answer that no honest scheduler gives.
@@ -148,7 +146,7 @@ def plan_from_proto(m: pb.PlanResponse, request: Request) -> tuple[Plan, float]:
         raise _broken(f"more than the {s.bandwidth_hz:g} Hz that there are")
     if not 0 < m.valid_s < math.inf:
         raise _broken(f"a plan that is valid for {m.valid_s} s")
-    plan = Plan(
+    plan = RoundPlan(
         goodput=m.goodput,
         upper_bound=m.upper_bound,
         latency_s=m.latency_s,

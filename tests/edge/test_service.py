@@ -52,7 +52,7 @@ from covspec.common.protocol.messages import (
 from covspec.device.line.edge_link import _CHANNEL_OPTIONS
 from covspec.edge.listening.listen import GRPC_OPTIONS
 from covspec.edge.server import SERVICE, EdgeServer, main
-from covspec.edge.service import Stream
+from covspec.edge.service import ClientStream
 from covspec.protos import verify_pb2 as pb
 
 Status = grpc.StatusCode
@@ -741,7 +741,7 @@ async def test_a_write_that_nobody_takes_times_out() -> None:
         async def write(self, _: object) -> None:
             await asyncio.Event().wait()
 
-    stream = Stream(Stuck(), 0.01)  # type: ignore[arg-type]
+    stream = ClientStream(Stuck(), 0.01)  # type: ignore[arg-type]
     with pytest.raises(Exception, match="took no message"):
         await stream.write(GoAway("x", 1.0))
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from covspec.edge.planning.objective import token_table, value_of
-from covspec.edge.planning.plan import Plan
+from covspec.edge.planning.plan import RoundPlan
 from covspec.edge.planning.scenario import Device, Scenario
 
 #: The same examples every time, and as long as they take.
@@ -60,11 +60,11 @@ def brute_force(s: Scenario) -> float:
     return float(value.max())
 
 
-def lengths(plan: Plan) -> list[int]:
+def lengths(plan: RoundPlan) -> list[int]:
     return [device.draft_length for device in plan.devices]
 
 
-def bandwidths(plan: Plan) -> list[float]:
+def bandwidths(plan: RoundPlan) -> list[float]:
     return [device.bandwidth_hz for device in plan.devices]
 
 

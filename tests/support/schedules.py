@@ -10,11 +10,18 @@ from support.edges import opening, table
 from covspec.common.clock import ManualClock
 from covspec.common.errors import CovspecError
 from covspec.common.maths.sampling import Sampling
-from covspec.common.protocol.messages import Correction, Draft, Feature, Finish, Limits, Verdict
-from covspec.common.protocol.messages import Plan as Part
+from covspec.common.protocol.messages import (
+    Correction,
+    Draft,
+    Feature,
+    Finish,
+    Limits,
+    Plan,
+    Verdict,
+)
 from covspec.edge.batching.session import Session
 from covspec.edge.batching.verify_time import VerifyTime
-from covspec.edge.planning.plan import Plan
+from covspec.edge.planning.plan import RoundPlan
 from covspec.edge.planning.planner import plan
 from covspec.edge.planning.scenario import Scenario
 from covspec.edge.scheduling.schedule import Policy, ScheduleConfig
@@ -54,7 +61,7 @@ class FixedPlanner:
         self.hang = False
         self.asked: list[Scenario] = []
 
-    async def plan(self, scenario: Scenario) -> Plan:
+    async def plan(self, scenario: Scenario) -> RoundPlan:
         self.asked.append(scenario)
         if self.hang:
             await asyncio.Event().wait()
@@ -118,7 +125,7 @@ class Cell:
         """What the scheduler does in the background, once."""
         await self.scheduler._plan_all()
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> Plan:
         part = self.scheduler.ask(self.sessions[name])
         assert part is not None
         return part

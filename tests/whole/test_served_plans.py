@@ -32,10 +32,10 @@ from covspec.common.protocol.messages import (
     Draft,
     Feature,
     Open,
+    Plan,
     PlanQuery,
     Verdict,
 )
-from covspec.common.protocol.messages import Plan as Part
 from covspec.common.radio.link import LinkConfig
 from covspec.device.fleet.fleet import OK, Asked, Fleet
 from covspec.device.fleet.pace import LoopClock
@@ -48,7 +48,7 @@ from covspec.edge.planning.planner import plan
 from covspec.edge.scheduling.link import SchedulerLink
 from covspec.edge.scheduling.scheduler import Scheduler
 from covspec.edge.scheduling.solver_thread import SolverThread
-from covspec.edge.scheduling.wire import Request, plan_to_proto, request_from_proto
+from covspec.edge.scheduling.wire import PlanRequest, plan_to_proto, request_from_proto
 from covspec.edge.server import EdgeServer
 from covspec.protos import schedule_pb2 as spb
 from covspec.protos import schedule_pb2_grpc as spb_grpc
@@ -167,7 +167,7 @@ async def test_an_idle_device_asks_and_only_for_its_own_session() -> None:
     async with running_edge(table(), uplink_bandwidth_hz=CELL_HZ) as edge:
         async with raw_stream(edge.address) as raw, raw_channel(edge.address) as stub:
             opened = await raw.open(coupled())
-            assert Feature.PLAN in opened.features and opened.plan == Part(8, CELL_HZ)
+            assert Feature.PLAN in opened.features and opened.plan == Plan(8, CELL_HZ)
             query = PlanQuery(opened.session_id, 13.0)
             answer = await stub.GetPlan(wire.plan_query_to_proto(query))
             assert wire.plan_from_proto(answer) is not None
@@ -271,7 +271,7 @@ class Moody(spb_grpc.SchedulerServicer):
         self.asked += 1
         if self._hang:
             await asyncio.Event().wait()
-        read: Request = request_from_proto(request, "exact", "sum")
+        read: PlanRequest = request_from_proto(request, "exact", "sum")
         answer = plan_to_proto(await self._planner.plan(read.scenario), read.epoch, 15.0)
         answer.protocol_version = self._version
         return answer

@@ -18,9 +18,7 @@ from covspec.edge.planning.goodput import (
     expected_tokens,
     goodput,
     multi_access_latency,
-    tokens_pmf,
     uniform_goodput,
-    uplink_time,
     verify_time,
 )
 
@@ -45,7 +43,9 @@ def test_expected_tokens(alpha: float, L: int, tokens: float) -> None:
 @REPEATABLE
 @given(st.floats(0, 1), st.integers(0, 40))
 def test_expected_tokens_are_the_mean_of_their_distribution(alpha: float, L: int) -> None:
-    pmf = tokens_pmf(alpha, L)
+    # Pr(N = n) = α^(n-1)·(1 - α) for n <= L, Pr(N = L + 1) = α^L   M(11)
+    before = alpha ** np.arange(L + 1)
+    pmf = np.append(before[:-1] - before[1:], before[-1:])
     assert pmf.sum() == pytest.approx(1.0)
     assert np.all(pmf >= 0)
     assert expected_tokens(alpha, L) == pytest.approx(pmf @ np.arange(1, L + 2), rel=1e-9)
@@ -67,13 +67,15 @@ def test_bits_of_a_token() -> None:
 
 
 def test_uplink_time() -> None:
-    assert uplink_time(4, 1000, 1e6, 2.0) == pytest.approx(0.002)
-    assert uplink_time([0, 1], 1000, 0.0, 2.0).tolist() == [0.0, math.inf]
+    none, load = np.zeros(1), np.array([1000 / (1e6 * 2.0)])
+    assert multi_access_latency([4], none, load, [1.0]) == pytest.approx(0.002)
+    assert multi_access_latency([[0], [1]], none, load, [0.0]).tolist() == [0.0, math.inf]
 
 
 def test_goodput_by_hand() -> None:
     # Two devices, 2 and 3 tokens: 0.02 + 0.02 s and 0.03 + 0.06 s; the edge takes 0.01 + 2·0.005 s.
-    T_ma = multi_access_latency([2, 3], [0.01, 0.01], 1000.0, [1e5, 0.5e5], [1.0, 1.0])
+    load = np.full(2, 1000.0 / 2e5)
+    T_ma = multi_access_latency([2, 3], np.full(2, 0.01), load, [0.5, 0.25])
     assert T_ma == pytest.approx(0.09)
     tokens = expected_tokens([0.5, 1.0], [2, 3])
     assert goodput(tokens, T_ma, verify_time(2, 0.01, 0.005)) == pytest.approx(5.75 / 0.11)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.scenarios import bandwidths, lengths, random_scenario, scenario
 
+from covspec.edge.planning.goodput import multi_access_latency
 from covspec.edge.planning.objective import objective_of, token_table
-from covspec.edge.planning.plan import latency_of
 from covspec.edge.planning.scenario import OBJECTIVES
 from covspec.edge.planning.solve_baselines import (
     solve_fixed,
@@ -33,7 +33,7 @@ def test_uniform_bandwidth_is_the_optimum_of_its_kind(seed: int, objective: str)
     L = np.array(list(itertools.product(range(1, 8), repeat=3)))
     share = np.full(3, 1 / 3)
     tokens = token_table(s)[np.arange(3), L]
-    best = objective_of(s, tokens, latency_of(s, L, share)).max()
+    best = objective_of(s, tokens, multi_access_latency(L, s.T_S, s.load, share)).max()
     plan = solve_uniform_bandwidth(s)
     assert plan.objective_value == pytest.approx(best)
     assert bandwidths(plan) == pytest.approx([1e6 / 3] * 3)

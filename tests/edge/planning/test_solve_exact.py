@@ -19,8 +19,8 @@ from support.scenarios import (
     scenario,
 )
 
+from covspec.edge.planning.goodput import multi_access_latency
 from covspec.edge.planning.objective import gains_of, token_table, value_of
-from covspec.edge.planning.plan import latency_of
 from covspec.edge.planning.planner import SOLVERS
 from covspec.edge.planning.relaxation import Boxes, relax
 from covspec.edge.planning.scenario import OBJECTIVES, Scenario
@@ -126,9 +126,8 @@ def test_bandwidth_and_latency(s: Scenario) -> None:
     assert sum(bandwidths(plan)) == pytest.approx(s.bandwidth_hz)
     share = np.array(bandwidths(plan)) / s.bandwidth_hz
     L = np.array(lengths(plan))
-    each = [
-        float(latency_of(s, np.where(np.arange(len(L)) == k, L, 0), share)) for k in range(len(L))
-    ]
+    alone = np.diag(L)
+    each = multi_access_latency(alone, s.T_S, s.load, share).tolist()
     assert each == pytest.approx([plan.latency_s] * len(L), rel=1e-6)
 
 

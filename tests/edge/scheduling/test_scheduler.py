@@ -21,9 +21,9 @@ from covspec.common.protocol.messages import (
     Feature,
     Finish,
     Mode,
+    Plan,
     Verdict,
 )
-from covspec.common.protocol.messages import Plan as Part
 from covspec.edge.planning.goodput import ACCEPT_RATE_PRIOR, correction_bits
 from covspec.edge.planning.planner import plan
 from covspec.edge.scheduling.accept_rate import ETA, PRIOR_TOKENS
@@ -153,7 +153,7 @@ def test_nothing_is_planned_before_the_edge_knows_itself() -> None:
     cell = Cell(measured=False)
     cell.join("a")
     assert cell.scheduler.scenarios() == []
-    assert cell.scheduler.ask(cell.sessions["a"]) == Part(8, CELL_HZ)
+    assert cell.scheduler.ask(cell.sessions["a"]) == Plan(8, CELL_HZ)
 
 
 def test_a_scenario_has_what_was_shown_and_for_the_rest_what_others_show() -> None:
@@ -330,7 +330,7 @@ def test_devices_join_and_leave_between_rounds() -> None:
     asyncio.run(cell.plan_once())
     assert cell.part("a").bandwidth_hz == pytest.approx(CELL_HZ / 2)
     cell.join("c", correction=Correction.TOPK)
-    assert cell.scheduler.ask(cell.sessions["c"]) == Part(8, CELL_HZ / 3)  # the default, at once
+    assert cell.scheduler.ask(cell.sessions["c"]) == Plan(8, CELL_HZ / 3)  # the default, at once
     asyncio.run(cell.plan_once())
     assert cell.total_hz("abc") == pytest.approx(CELL_HZ)
     (scenario,) = cell.scheduler.scenarios()
@@ -372,10 +372,10 @@ def test_while_no_plan_can_be_had_the_last_one_holds_and_then_the_default() -> N
     assert cell.part("a") == planned
     cell.clock.advance(2.0)
     verdict = cell.round("a")
-    assert verdict.plan == Part(8, CELL_HZ / 2) == cell.part("a")
+    assert verdict.plan == Plan(8, CELL_HZ / 2) == cell.part("a")
     cell.planner.error = None
     asyncio.run(cell.plan_once())
-    assert not cell.scheduler.failing and cell.part("b") != Part(8, CELL_HZ / 2)
+    assert not cell.scheduler.failing and cell.part("b") != Plan(8, CELL_HZ / 2)
 
 
 def test_a_planner_that_is_idle_is_not_one_that_is_down() -> None:

@@ -30,7 +30,7 @@ from covspec.edge.scheduling.link import SchedulerLink
 from covspec.edge.scheduling.schedule import Policy
 from covspec.edge.scheduling.wire import (
     MAX_DEVICES,
-    Request,
+    PlanRequest,
     plan_from_proto,
     plan_to_proto,
     request_from_proto,
@@ -69,16 +69,16 @@ def test_a_scenario_survives_the_trip(solver: str) -> None:
     a, b, c = first.devices
     devices = (a, dataclasses.replace(b, accept_rate=None, bits_per_token=9.0, max_draft_length=0))
     first = dataclasses.replace(first, devices=(*devices, dataclasses.replace(c, accept_rate=0.0)))
-    message = request_to_proto(Request(7, first, solver, "max-min"))
+    message = request_to_proto(PlanRequest(7, first, solver, "max-min"))
     read = request_from_proto(
         pb.PlanRequest.FromString(message.SerializeToString()), "exact", "sum"
     )
-    assert read == Request(7, first, solver, "max-min")
+    assert read == PlanRequest(7, first, solver, "max-min")
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_plan_survives_the_trip(objective: str) -> None:
-    request = Request(9, random_scenario(2, 4, objective=objective))
+    request = PlanRequest(9, random_scenario(2, 4, objective=objective))
     made = plan(request.scenario, certify=False)
     message = plan_to_proto(made, 9, 20.0)
     read, valid_s = plan_from_proto(
@@ -88,7 +88,7 @@ def test_a_plan_survives_the_trip(objective: str) -> None:
 
 
 def test_what_the_edge_leaves_open_is_the_schedulers_choice() -> None:
-    message = request_to_proto(Request(1, random_scenario(1, 2)))
+    message = request_to_proto(PlanRequest(1, random_scenario(1, 2)))
     read = request_from_proto(message, "homogeneous", "proportional")
     assert (read.scenario.solver, read.scenario.objective) == ("homogeneous", "proportional")
 
@@ -140,7 +140,7 @@ def spoil_device(**fields: Any) -> Callable[[pb.PlanRequest], None]:
 def test_bad_requests_are_refused_by_name(
     change: Callable[[pb.PlanRequest], None], field: str
 ) -> None:
-    message = request_to_proto(Request(1, random_scenario(4, 2)))
+    message = request_to_proto(PlanRequest(1, random_scenario(4, 2)))
     change(message)
     with pytest.raises(InvalidRequest, match=field):
         request_from_proto(message, "exact", "sum")
@@ -161,7 +161,7 @@ def test_bad_requests_are_refused_by_name(
     ],
 )
 def test_no_plan_is_believed_unchecked(change: Callable[[pb.PlanResponse], None]) -> None:
-    request = Request(1, random_scenario(4, 3))
+    request = PlanRequest(1, random_scenario(4, 3))
     message = plan_to_proto(plan(request.scenario), 1, 15.0)
     assert plan_from_proto(message, request)
     change(message)
@@ -170,7 +170,7 @@ def test_no_plan_is_believed_unchecked(change: Callable[[pb.PlanResponse], None]
 
 
 def test_versions_must_match_in_both_directions() -> None:
-    request = Request(1, random_scenario(4, 2))
+    request = PlanRequest(1, random_scenario(4, 2))
     question = request_to_proto(request)
     question.protocol_version = 2
     with pytest.raises(Incompatible, match="version 2"):
@@ -206,7 +206,7 @@ async def test_whose_solver_is_used() -> None:
 async def test_a_scheduler_refuses_by_name_and_goes_on() -> None:
     async with serving() as server, grpc.aio.insecure_channel(server.address) as channel:
         stub = pb_grpc.SchedulerStub(channel)
-        message = request_to_proto(Request(1, random_scenario(4, 2)))
+        message = request_to_proto(PlanRequest(1, random_scenario(4, 2)))
         message.devices[1].accept_rate = 1.5
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.Plan(message)
