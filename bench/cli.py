@@ -1,17 +1,18 @@
 """The `covspec` command. A subcommand's module is imported when it is called: `--help` loads no torch.
 
-A subcommand is a function named `command`, written for typer, in a module of this folder, or of another one: the names
+A subcommand is a function named `command`, made by `flags_of`, or a typer application named `app`; the names of modules
 are relative to this package.
 """
 
 import importlib
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from ..common.command import run
-from ..common.flags import PLAIN, FlagsCommand, version_option
+from ..common.flags import PLAIN, FlagsCommand, FlagsGroup, version_option
 
 # name: (module, one line of help)
 COMMANDS = {
@@ -75,8 +76,28 @@ BENCHES = {
     ),
 }
 
-app = typer.Typer(name="covspec", **PLAIN)
-bench = typer.Typer(**PLAIN)
+
+class _Lazy(FlagsGroup):
+    """Its commands are names and summaries until one is called or completed."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, found, rest = super().resolve_command(ctx, args)
+        module = getattr(getattr(found, "callback", None), "module", None)
+        return name, found if module is None else _load(module), rest
+
+
+def _load(module: str) -> Any:
+    """The command of a module: its `app`, or its function `command`."""
+    found = importlib.import_module(f".{module}", __package__)
+    single: typer.Typer | None = getattr(found, "app", None)
+    if single is None:
+        single = typer.Typer(**PLAIN, add_completion=False)
+        single.command(cls=FlagsCommand)(found.command)
+    return get_command(single)
+
+
+app = typer.Typer(name="covspec", cls=_Lazy, **PLAIN)
+bench = typer.Typer(cls=_Lazy, **PLAIN)
 app.add_typer(bench, name="bench")
 
 
@@ -101,21 +122,10 @@ def _help_unless_told(context: typer.Context) -> None:
 
 
 def _register(group: typer.Typer, name: str, module: str, summary: str) -> None:
-    """Add a command that hands all its arguments, `--help` too, to `command` in `module`, or to its `app`."""
+    def stub() -> None: ...
 
-    @group.command(
-        name,
-        help=summary,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )
-    def forward(context: typer.Context) -> object:
-        found = importlib.import_module(f".{module}", __package__)
-        single: typer.Typer | None = getattr(found, "app", None)
-        if single is None:
-            single = typer.Typer(**PLAIN, add_completion=False)
-            single.command(cls=FlagsCommand)(found.command)
-        return single(args=context.args, prog_name=context.command_path, standalone_mode=False)
+    vars(stub)["module"] = module
+    group.command(name, help=summary)(stub)
 
 
 for _name, (_module, _summary) in COMMANDS.items():

@@ -108,7 +108,6 @@ class FlagsGroup(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_groups(self, ctx, formatter)
-        self.format_commands(ctx, formatter)
 
 
 def _write_groups(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
@@ -119,6 +118,8 @@ def _write_groups(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) 
             other = "Arguments" if isinstance(parameter, TyperArgument) else "Options"
             group = getattr(parameter, "rich_help_panel", None) or other
             groups.setdefault(group, []).append(record)
+    if isinstance(command, TyperGroup):
+        groups["Commands"] = [(name, c.help or "") for name, c in command.commands.items()]
     for title, rows in groups.items():
         with formatter.section(title):
             indent = " " * formatter.current_indent

@@ -8,7 +8,7 @@ A value comes from the command line, else from the environment (`COVSPEC_MAX_NUM
 unknown key are errors which name the place and, where there is one, the name that was probably meant.
 
 Settings classes live in modules called `settings.py`. One environment serves all commands: all of these modules are
-searched for a variable before it is refused.
+searched for a variable before it is refused; an empty variable is as good as none.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class Settings(BaseModel):
     @classmethod
     def load(cls, given: Mapping[str, Any], file: Path | None = None) -> Self:
         """Settings of the flags that were given, the environment and a file, in this order. Raises InvalidRequest."""
-        if file is None and os.environ.get(_CONFIG):
-            file = Path(os.environ[_CONFIG])
+        # Taken away: commands that this one starts have other keys.
+        named = os.environ.pop(_CONFIG, "")
+        file = file or (Path(named) if named else None)
         stored = {} if file is None else _read(cls, file)
         variables = _environment(cls)
 
@@ -143,7 +144,7 @@ def choices_of(field: FieldInfo) -> tuple[str, ...]:
 def bounds_of(field: FieldInfo) -> tuple[float | None, float | None]:
     """Least and greatest value of a number; None where there is no bound."""
     low = high = None
-    for rule in field.metadata:
+    for rule in _rules(field):
         low = next((v for k in ("ge", "gt") if (v := getattr(rule, k, None)) is not None), low)
         high = next((v for k in ("le", "lt") if (v := getattr(rule, k, None)) is not None), high)
     return low, high
@@ -154,8 +155,14 @@ def range_of(field: FieldInfo) -> str:
     low, high = bounds_of(field)
     if low is None or high is None:
         return ""
-    exclusive = any(getattr(rule, "gt", None) is not None for rule in field.metadata)
-    return f"{'more than ' if exclusive else ''}{number_of(low)} … {number_of(high)}"
+    above, below = (
+        any(getattr(rule, name, None) is not None for rule in _rules(field))
+        for name in ("gt", "lt")
+    )
+    return (
+        f"{'more than ' if above else ''}{number_of(low)} … "
+        f"{'less than ' if below else ''}{number_of(high)}"
+    )
 
 
 def kinds_of(annotation: Any) -> Iterable[Any]:
@@ -167,10 +174,19 @@ def kinds_of(annotation: Any) -> Iterable[Any]:
         yield annotation
 
 
+def _rules(field: FieldInfo) -> list[Any]:
+    """What bounds a number, or each number of several."""
+    several = (kind for kind in kinds_of(field.annotation) if get_origin(kind) is tuple)
+    return [
+        *field.metadata,
+        *(r for k in several for r in getattr(get_args(k)[0], "__metadata__", ())),
+    ]
+
+
 def _environment(cls: type[Settings]) -> dict[str, Any]:
     """What COVSPEC_… variables say. Raises InvalidRequest for one that no command knows."""
     own = {variable_of(cls, name): name for name in cls.model_fields}
-    found = {variable for variable in os.environ if variable.startswith(PREFIX)} - {_CONFIG}
+    found = {name for name, text in os.environ.items() if name.startswith(PREFIX) and text}
     if strange := found - own.keys():
         known = {variable_of(c, name) for c in _all_settings() for name in c.model_fields}
         for variable in sorted(strange - known):
@@ -209,11 +225,15 @@ def _read(cls: type[Settings], file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidRequest(f"--config {file} cannot be read: {error}") from None
     own = {key_of(cls, name): name for name in cls.model_fields}
-    keys = {key: key.replace("_", "-") for key in stored}
-    for key in keys.values():
+    values = {key.replace("_", "-"): value for key, value in stored.items()}
+    for key, value in values.items():
         if key not in own:
             raise InvalidRequest(f"{file}: {key} is not a key of this command{_meant(key, own)}")
-    return {own[keys[key]]: value for key, value in stored.items()}
+        field = cls.model_fields[own[key]]
+        # Python takes true for 1.
+        if isinstance(value, bool) and bool not in kinds_of(field.annotation):
+            raise InvalidRequest(f"{file}: {key} must be {_wanted(field)}, not {value}")
+    return {own[key]: value for key, value in values.items()}
 
 
 def _complaint(cls: type[Settings], error: ValidationError, place: Callable[[str], str]) -> str:
@@ -232,7 +252,7 @@ def _complaint(cls: type[Settings], error: ValidationError, place: Callable[[str
 
 
 def _wanted(field: FieldInfo) -> str:
-    choices, kinds = choices_of(field), list(kinds_of(field.annotation))
+    choices, kinds = choices_of(field), [_each(kind) for kind in kinds_of(field.annotation)]
     if choices:
         return f"one of {', '.join(filter(None, choices))}"
     if bool in kinds:
@@ -241,15 +261,29 @@ def _wanted(field: FieldInfo) -> str:
     return f"{what}, {bounds}" if (bounds := range_of(field)) else what
 
 
+def _each(kind: Any) -> Any:
+    """The type of one of several values."""
+    if get_origin(kind) is tuple:
+        kind = get_args(kind)[0]
+    return getattr(kind, "__origin__", kind)
+
+
 def _shown(value: Any) -> str:
     text = str(value)
     return repr(text if len(text) <= 60 else f"{text[:59]}…")
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    (near,) = get_close_matches(name, sorted(known), 1, cutoff=0.0)
+    return f"; did you mean {near}?"
 
 
 def number_of(value: float) -> str:
+    """As people write it: 65535, 0.5, 2^24, 2^64 - 1, 1e+12."""
+    if isinstance(value, int) and value > 65_536:
+        bits = value.bit_length()
+        if value == 1 << (bits - 1):
+            return f"2^{bits - 1}"
+        if value == (1 << bits) - 1:
+            return f"2^{bits} - 1"
     return f"{value:.0f}" if abs(value) <= 1e7 and float(value).is_integer() else f"{value:g}"

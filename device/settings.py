@@ -137,7 +137,9 @@ class ClientSettings(ReachSettings):
         ge=0,
         le=1e12,
     )
-    snr_db: float = setting(PAPER_SNR_DB, "Uplink SNR, dB, beside --bandwidth-hz.", ge=-200, le=200)
+    snr_db: float = setting(
+        PAPER_SNR_DB, "Current uplink SNR, dB; counts with --bandwidth-hz.", ge=-60, le=60
+    )
     gate: Gate = setting(
         Gate.OFF,
         "Confident draft tokens: verified like all others (off); final without verification (committed, the paper's, "
@@ -154,7 +156,7 @@ class ClientSettings(ReachSettings):
         le=1,
     )
     max_gated: int = setting(
-        MAX_GATED, "Confident tokens in front of a draft.", ge=1, le=MAX_DRAFT_LENGTH
+        MAX_GATED, "Confident tokens in front of a draft.", ge=1, le=MAX_DRAFT_LENGTH - 1
     )
     branches: int = setting(
         0,
@@ -163,7 +165,7 @@ class ClientSettings(ReachSettings):
         le=MAX_FAN_OUT,
     )
     branch_decay: float = setting(
-        0.5, "Factor on the number of branches for each later outcome.", ge=0, le=1
+        0.5, "Factor on the number of branches for each later outcome.", gt=0, lt=1
     )
     correction: Correction = setting(
         Correction.LOGITS,

@@ -13,6 +13,7 @@ from ...common.errors import InvalidRequest
 from ...common.flags import flags_of
 from ...common.radio.link import Direction, LinkConfig
 from ...common.radio.trace import read_trace
+from ...common.settings import LONGEST_S, number_of
 from .settings import LinkSettings
 from .shaping_proxy import ShapingProxy, precise_loop
 
@@ -93,6 +94,10 @@ async def _do(proxy: ShapingProxy, events: list[_Event]) -> None:
 
 def _stall(text: str) -> _Event:
     at_s, for_s = _pair(text, "--stall-at", "S:SECONDS")
+    if not (0 <= at_s <= LONGEST_S and 0 <= for_s <= LONGEST_S):
+        raise InvalidRequest(
+            f"--stall-at must be S:SECONDS, each 0 … {number_of(LONGEST_S)}, not {text!r}"
+        )
     return at_s, lambda proxy: proxy.stall(for_s)
 
 

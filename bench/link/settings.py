@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 from ...common.radio.link import FADINGS, LinkConfig
-from ...common.settings import setting
+from ...common.settings import LONGEST_S, setting
 from ...edge.listening.settings import LogLevel
 from ..settings import SEEDS, JsonSettings
 
@@ -56,13 +58,13 @@ class LinkSettings(JsonSettings):
         metavar="S:SECONDS",
         group="Faults",
     )
-    reset_at: tuple[float, ...] = setting(
+    reset_at: tuple[Annotated[float, Ge(0), Le(LONGEST_S)], ...] = setting(
         (), "Break all connections this many seconds after the first one; repeatable.", metavar="S"
     )
     black_hole_at: float | None = setting(
         None,
         "Let nothing arrive from this many seconds after the first connection on.",
         ge=0,
-        le=1e6,
+        le=LONGEST_S,
     )
     log_level: LogLevel = setting("warning", "Least severe messages to log.", metavar="LEVEL")
