@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.clock import Clock
 from ..common.input.tokenizer import Tokenizer
-from ..common.maths.accept import coupled_token, distribution, draw, float16_row, greedy_token
+from ..common.maths.accept import coupled_token, distribution, draw, float16_row
 from ..common.maths.noise import Stream, uniform
+from ..common.models.model import Model
 from ..common.protocol.messages import Correction, Draft, Finish, Mode
 from .answer import Answer
 from .drafting.block import Block
+from .drafting.corrections.greedy import Greedy
 from .drafting.draft_token import DraftToken
 from .drafting.drafter import Drafter
 from .line.edge_link import EdgeLink
 from .line.lifeline import RECONNECT_S, Lifeline
 from .line.verdict import broken, check_verdict
 from .record import events
-from .record.events import Emit
-from .record.statistics import Statistics
+from .record.meters import Meters
 from .request import Request
 from .visual.selection import KeepAll, Selector
 from .visual.view import ActivitySource, ViewOptions, look
@@ -34,18 +34,14 @@ async def edge_only(
     request: Request,
     tokenizer: Tokenizer,
     link: EdgeLink,
+    meters: Meters,
     *,
-    clock: Clock,
-    emit: Emit,
-    statistics: Statistics | None = None,
     reconnect_s: float = RECONNECT_S,
 ) -> events.Done:
     """The target decodes; one verdict a token. The papers' baseline."""
-    statistics = statistics or Statistics()
+    clock, emit, statistics = meters.clock, meters.emit, meters.statistics
     start = clock.now()
-    async with Lifeline(
-        link, clock=clock, emit=emit, statistics=statistics, reconnect_s=reconnect_s
-    ) as line:
+    async with Lifeline(link, meters, reconnect_s=reconnect_s) as line:
         opened = await line.open(request.to_open(Mode.EDGE_ONLY, tokenizer.fingerprint))
         last = opened_s = clock.now()
         statistics.spend(open=opened_s - start)
@@ -71,22 +67,20 @@ async def edge_only(
             last = now
             round_ += 1
     statistics.total_s = clock.now() - start
-    return _done(answer, statistics, Mode.EDGE_ONLY.value, opened.model, opened.session_id, emit)
+    return _done(answer, meters, Mode.EDGE_ONLY.value, opened.model, opened.session_id)
 
 
 def device_only(
     request: Request,
-    drafter: Drafter,
+    model: Model,
+    meters: Meters,
     *,
-    clock: Clock,
-    emit: Emit,
-    statistics: Statistics | None = None,
     selector: Selector = _KEEP_ALL,
     view: ViewOptions = ALONE,
 ) -> events.Done:
     """The draft model decodes, as the target would in `edge_only`; no edge is asked."""
-    model, sampling = drafter.model, request.sampling
-    statistics = statistics or Statistics()
+    clock, emit, statistics = meters.clock, meters.emit, meters.statistics
+    sampling, drafter = request.sampling, Drafter(model, _AsTarget(request))
     start = clock.now()
     if request.image is not None:
         drafter.see(request.image)
@@ -100,13 +94,9 @@ def device_only(
     statistics.spend(select=selected - begin, prefill=prefilled - selected)
     emit(events.Selected(selector.name, context.num_tokens, tuple(kept.tolist())))
     answer = Answer(model.tokenizer, sampling, model.stop_ids)
-
-    def pick(logits: NDArray[np.float32], position: int) -> DraftToken:
-        return DraftToken(_pick(logits, request, position))
-
     while answer.finish is None:
         finish = Finish.CONTEXT if drafter.room <= 1 else None
-        tokens = drafter.propose(Block(min(1, drafter.room)), pick)
+        tokens = drafter.propose(Block(min(1, drafter.room)))
         commit = answer.commit([t.token_id for t in tokens], finish)
         drafter.commit(commit.token_ids)
         now = clock.now()
@@ -117,33 +107,44 @@ def device_only(
         emit(events.Committed(statistics.num_rounds - 1, commit.token_ids, 0, commit.text))
     statistics.spend(draft=statistics.decode_s)
     statistics.total_s = clock.now() - start
-    return _done(answer, statistics, DEVICE_ONLY, model.name, "", emit, lossless=False)
+    return _done(answer, meters, DEVICE_ONLY, model.name, "", lossless=False)
 
 
-def _pick(logits: NDArray[np.float32], request: Request, position: int) -> int:
-    """The token that a model decoding alone takes: the same draw as the target's in `edge_only`."""
-    sampling = request.sampling
-    if sampling.greedy:
-        return greedy_token(logits)
-    p = distribution(float16_row(logits), sampling)
-    if request.correction is Correction.COUPLED:
-        return coupled_token(p, sampling.seed, position)
-    return draw(p, uniform(sampling.seed, position, Stream.CORRECT))
+class _AsTarget(Greedy):
+    """Takes the tokens that the target would take in `edge_only`: its draws, not a draft's."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def draw(self, logits: NDArray[np.float32], position: int, begin: int) -> DraftToken:
+        sampling = self._request.sampling
+        if sampling.greedy:
+            return super().draw(logits, position, begin)
+        p = distribution(float16_row(logits), sampling)
+        if self._request.correction is Correction.COUPLED:
+            return DraftToken(coupled_token(p, sampling.seed, position))
+        return DraftToken(draw(p, uniform(sampling.seed, position, Stream.CORRECT)))
 
 
 def _done(
     answer: Answer,
-    statistics: Statistics,
+    meters: Meters,
     mode: str,
     model: str,
     session_id: str,
-    emit: Emit,
     *,
     lossless: bool = True,
 ) -> events.Done:
     assert answer.finish is not None, "the loop ends with a reason"
     done = events.Done(
-        answer.text, tuple(answer.ids), answer.finish, mode, model, session_id, statistics, lossless
+        answer.text,
+        tuple(answer.ids),
+        answer.finish,
+        mode,
+        model,
+        session_id,
+        meters.statistics,
+        lossless,
     )
-    emit(done)
+    meters.emit(done)
     return done

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import Incompatible, InvalidImage, InvalidRequest
@@ -18,10 +17,12 @@ from ..common.models.prompt import TextSide, build_prompt
 from ..common.protocol.limits import SUPPORTED_VERSIONS
 from ..common.protocol.messages import ModelInfo
 from .alone import device_only, edge_only
+from .drafting.corrections import make_corrector
 from .drafting.drafter import Drafter
 from .line.air import NoAir
 from .line.edge_link import EdgeLink
 from .record.events import Done, Emit, Event, Selected
+from .record.meters import Meters
 from .record.statistics import Statistics
 from .request import AskMode, Request
 from .session import Session
@@ -64,32 +65,24 @@ def ask(settings: ClientSettings, make_output: MakeOutput, clock: Clock | None =
         image_bytes=image_bytes,
         query=settings.query,
     )
-    meters = _Meters(clock, make_output(speaker), statistics)
+    meters = Meters(clock, make_output(speaker), statistics)
     if settings.mode is AskMode.EDGE_ONLY:
         return asyncio.run(_edge_only(settings, request, speaker, meters))
     watch = _Watch(meters.emit)
-    meters = meters._replace(emit=watch)
+    meters = Meters(clock, watch, statistics)
     if settings.mode is AskMode.DEVICE_ONLY:
         done = device_only(
             request,
-            Drafter(model),
+            model,
+            meters,
             selector=settings.make_selector(),
             view=settings.make_view(),
-            **meters._asdict(),
         )
     else:
         done = asyncio.run(_speculate(settings, request, model, meters))
     if settings.save_selection is not None:
         _save_selection(settings.save_selection, request, model, watch.selected)
     return done
-
-
-class _Meters(NamedTuple):
-    """What observes a session; field names are the sessions' parameters."""
-
-    clock: Clock
-    emit: Emit
-    statistics: Statistics
 
 
 class _Watch:
@@ -132,36 +125,34 @@ async def _model_info(settings: ClientSettings) -> ModelInfo:
 
 
 async def _edge_only(
-    settings: ClientSettings, request: Request, speaker: Model | TextSide, meters: _Meters
+    settings: ClientSettings, request: Request, speaker: Model | TextSide, meters: Meters
 ) -> Done:
     async with _link(settings) as link:
         return await edge_only(
             request,
             speaker.tokenizer,
             link,
+            meters,
             reconnect_s=settings.reconnect_s,
-            **meters._asdict(),
         )
 
 
 async def _speculate(
-    settings: ClientSettings, request: Request, model: Model, meters: _Meters
+    settings: ClientSettings, request: Request, model: Model, meters: Meters
 ) -> Done:
     tactics = settings.make_tactics()
     with ThreadPoolExecutor(1, "draft") as executor:
         async with _link(settings) as link:
             session = Session(
                 request,
-                Drafter(model),
+                Drafter(model, make_corrector(request.correction, request.sampling)),
                 link.over(NoAir(tactics.uplink_snr_db)),
-                selector=settings.make_selector(),
-                view=settings.make_view(),
-                length=tactics.make_length(request, model.vocab_size),
-                gate=tactics.make_gate(),
-                branching=tactics.branching,
-                reconnect_s=settings.reconnect_s,
+                tactics.make_method(
+                    request, model.vocab_size, settings.make_selector(), settings.make_view()
+                ),
+                meters,
                 executor=executor,
-                **meters._asdict(),
+                reconnect_s=settings.reconnect_s,
             )
             return await session.run()
 

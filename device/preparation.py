@@ -14,22 +14,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..common.clock import Clock
 from ..common.protocol.limits import MAX_DRAFT_LENGTH
 from ..common.protocol.messages import Mode, Open, Opened
+from .branching.branch import MAX_ROWS
 from .drafting.block import Block
-from .drafting.correction import Corrector
 from .drafting.drafter import Drafter
-from .drafting.gate import Gate
 from .drafting.worker import Worker
-from .lengths.length import LengthPolicy, clamp_length
+from .lengths.length import clamp_length
 from .line.lifeline import Lifeline
+from .method import Method
 from .record import events
-from .record.events import Emit
-from .record.statistics import Statistics
+from .record.meters import Meters
 from .request import Request
-from .visual.selection import Indices, Selector, VisualContext
-from .visual.view import ViewOptions, look
+from .visual.selection import Indices, VisualContext
+from .visual.view import look
 
 logger = logging.getLogger(__name__)
 
@@ -38,37 +36,18 @@ class Preparation:
     """Opens one session; the draft model works while the edge's prefill does."""
 
     def __init__(
-        self,
-        request: Request,
-        drafter: Drafter,
-        selector: Selector,
-        view: ViewOptions,
-        worker: Worker,
-        emit: Emit,
-        clock: Clock,
-        statistics: Statistics,
-        *,
-        length: LengthPolicy,
-        gate: Gate,
-        corrector: Corrector,
-        num_spare_rows: int,
+        self, request: Request, drafter: Drafter, method: Method, worker: Worker, meters: Meters
     ) -> None:
         #: When both were done: the session open at the edge, and the prompt read by the draft model.
         self.ready_s = 0.0
         self._request = request
         self._drafter = drafter
-        self._selector = selector
-        self._view = view
+        self._method = method
         self._worker = worker
-        self._emit = emit
-        self._clock = clock
-        self._statistics = statistics
-        self._length = length
-        self._gate = gate
-        self._corrector = corrector
-        self._num_spare_rows = num_spare_rows
+        self._meters = meters
         self._answered = threading.Event()
-        self._target_layers = view.target_layers(selector) if request.image_bytes else 0
+        by_target = method.view.target_layers(method.selector)
+        self._target_layers = by_target if request.image_bytes else 0
         self._context = VisualContext(0)
         self._kept: Indices = np.arange(0)
 
@@ -78,9 +57,9 @@ class Preparation:
             Mode.SPECULATIVE,
             self._drafter.model.tokenizer.fingerprint,
             activity_layers=self._target_layers,
-            gate=self._gate.kind,
-            follows_plan=self._length.follows_plan,
-            snr_db=line.snr_db if self._length.follows_plan else None,
+            gate=self._method.gate.kind,
+            follows_plan=self._method.length.follows_plan,
+            snr_db=line.snr_db if self._method.length.follows_plan else None,
         )
         looking = asyncio.ensure_future(self._look())
         try:
@@ -90,9 +69,11 @@ class Preparation:
         if self._target_layers:
             self._context = replace(self._context, activity=opened.activity)
             await self._select()
-        self._emit(
+        self._meters.emit(
             events.Selected(
-                self._selector.name, self._drafter.num_visual_tokens, tuple(self._kept.tolist())
+                self._method.selector.name,
+                self._drafter.num_visual_tokens,
+                tuple(self._kept.tolist()),
             )
         )
         return opened
@@ -102,8 +83,8 @@ class Preparation:
             opened = await line.open(message)
         finally:
             self._answered.set()
-        self.ready_s = self._clock.now()
-        self._emit(events.Opened.of(opened))
+        self.ready_s = self._meters.clock.now()
+        self._meters.emit(events.Opened.of(opened))
         return opened
 
     async def _look(self) -> None:
@@ -112,7 +93,8 @@ class Preparation:
         if image is not None:
             await self._worker.timed("vision", lambda: self._drafter.see(image))
         self._context, _ = await self._worker.timed(
-            "select", lambda: look(self._drafter, self._request, self._selector, self._view)
+            "select",
+            lambda: look(self._drafter, self._request, self._method.selector, self._method.view),
         )
         if not self._target_layers:
             await self._select()
@@ -123,33 +105,33 @@ class Preparation:
         context = self._context
         if context.num_tokens:
             self._kept, _ = await self._worker.timed(
-                "select", lambda: self._selector.select(context)
+                "select", lambda: self._method.selector.select(context)
             )
         prompt, cap = self._request.prompt, self._request.sampling.max_new_tokens
         fits, _ = await self._worker.timed(
             "prefill",
             lambda: self._drafter.prefill(
-                prompt, self._kept, cap, num_spare_rows=self._num_spare_rows
+                prompt,
+                self._kept,
+                cap,
+                num_spare_rows=MAX_ROWS if self._method.branching.fan_out else 0,
             ),
         )
-        self.ready_s = self._clock.now()
+        self.ready_s = self._meters.clock.now()
         if not fits:
             logger.warning("the prompt does not fit the draft model: the edge decodes alone")
 
     async def _draft_ahead(self) -> None:
         """Begins the first draft, as long as the device alone would let it get, until the edge has answered."""
-        sampling, draw = self._request.sampling, self._corrector.draw
+        sampling, method = self._request.sampling, self._method
         longest = clamp_length(
             MAX_DRAFT_LENGTH, remaining=sampling.max_new_tokens, draft_room=self._drafter.room
         )
         stop_ids = frozenset() if sampling.ignore_stop else self._drafter.model.stop_ids
-        block = Block.within(longest, self._length.length(), gate=self._gate, stop_ids=stop_ids)
+        block = Block.within(longest, method.length.length(), gate=method.gate, stop_ids=stop_ids)
         if block is None:
             return
         await self._worker.timed(
-            "ahead",
-            lambda: self._drafter.draft_ahead(
-                block, lambda logits, position: draw(logits, position, 0), self._answered.is_set
-            ),
+            "ahead", lambda: self._drafter.draft_ahead(block, self._answered.is_set)
         )
-        self._statistics.num_ahead_tokens = len(block.tokens)
+        self._meters.statistics.num_ahead_tokens = len(block.tokens)

@@ -11,10 +11,14 @@ from .drafting.gate import MAX_GATED, THRESHOLD, Gate, GateRule, make_gate
 from .lengths.ema import EmaLength, EmaSettings, rejection_bits
 from .lengths.goodput import GoodputLength
 from .lengths.length import FixedLength, LengthName, LengthPolicy, PlanLength
+from .method import Method
 from .request import Request
+from .visual.selection import KeepAll, Selector
+from .visual.view import PAPER, ViewOptions
 
 #: The paper's channel, when a bandwidth is given without an SNR.
 PAPER_SNR_DB = 10.0
+_KEEP_ALL = KeepAll()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,17 @@ class Tactics:
                 return GoodputLength(self.draft_length)
             case LengthName.EMA:
                 return self._ema(request, vocab_size)
+
+    def make_method(
+        self,
+        request: Request,
+        vocab_size: int,
+        selector: Selector = _KEEP_ALL,
+        view: ViewOptions = PAPER,
+    ) -> Method:
+        """All that decides how a session of this request speculates."""
+        length = self.make_length(request, vocab_size)
+        return Method(length, selector, view, self.make_gate(), self.branching)
 
     def _ema(self, request: Request, vocab_size: int) -> EmaLength:
         start = max(1, self.draft_length)

@@ -28,15 +28,17 @@ from ...common.models.table import TableModel
 from ...common.protocol.messages import Correction
 from ...common.radio.channel import snr_to_db
 from ...common.radio.link import LinkConfig
+from ...device.drafting.corrections import make_corrector
 from ...device.drafting.drafter import Drafter
 from ...device.fleet.pace import LoopClock, Pace
 from ...device.lengths.length import PlanLength
 from ...device.line.air import ShapedAir
 from ...device.line.edge_link import EdgeLink
+from ...device.method import Method
 from ...device.record import events
+from ...device.record.meters import Meters
 from ...device.request import Request
 from ...device.session import Session
-from ...device.visual.selection import KeepAll
 from ...edge.planning.goodput import expected_tokens
 from ...edge.planning.scenario import Device, Scenario
 from ...edge.server import EdgeServer
@@ -218,14 +220,13 @@ async def _decode(
         Sampling(1.0, seed=seed, max_new_tokens=_TOKENS, ignore_stop=True),
         Correction.EDGE,
     )
+    corrector = make_corrector(request.correction, request.sampling)
     session = Session(
         request,
-        Drafter(TimedDraft(tables[device.accept_rate], device.draft_token_s, pace)),
+        Drafter(TimedDraft(tables[device.accept_rate], device.draft_token_s, pace), corrector),
         link.over(air),
-        selector=KeepAll(),
-        length=PlanLength(8),
+        Method(PlanLength(8)),
+        Meters(pace, run),
         executor=pace,
-        clock=pace,
-        emit=run,
     )
     await session.run()

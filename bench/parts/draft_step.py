@@ -25,7 +25,7 @@ from ...common.models.loader import load_draft_model
 from ...common.models.model import Step
 from ...common.protocol.messages import Correction
 from ...device.drafting.block import Block
-from ...device.drafting.correction import corrector
+from ...device.drafting.corrections import make_corrector
 from ...device.drafting.drafter import Drafter
 from ..grid import grid
 from ..progress import track
@@ -92,23 +92,22 @@ def _contenders() -> dict[str, Callable[[], float]]:
     generate = Generate(MODEL)
     (example,) = examples(1)
     request = example.request(model)
-    drafter = Drafter(model)
+    drafter = Drafter(model, make_corrector(Correction.LOGITS, Sampling()))
     num_visual = drafter.see(example.image)
     drafter.prefill(request.prompt, range(num_visual), _STEPS + 1)
 
     def draft(sampling: Sampling) -> Callable[[], float]:
-        draw = corrector(Correction.LOGITS, sampling).draw
+        corrector = make_corrector(Correction.LOGITS, sampling)
 
         def step_s() -> float:
-            block = Block(_STEPS)
+            drafter.corrector, block = corrector, Block(_STEPS)
             started = time.perf_counter()
-            drafter.propose(block, lambda logits, position: draw(logits, position, 0))
+            drafter.propose(block)
             return (time.perf_counter() - started) / _STEPS
 
         return step_s
 
-    greedy = corrector(Correction.LOGITS, Sampling()).draw
-    proposed = drafter.propose(Block(_STEPS), lambda logits, i: greedy(logits, i, 0))
+    proposed = drafter.propose(Block(_STEPS))
     fed = (request.prompt.ids[-1], *(token.token_id for token in proposed[:-1]))
     start = len(request.prompt.ids) + num_visual - 2
 

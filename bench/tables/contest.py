@@ -21,11 +21,14 @@ from ...common.models.loader import load_draft_model
 from ...common.models.model import Model
 from ...common.radio.link import LinkConfig
 from ...device.alone import device_only, edge_only
+from ...device.drafting.corrections import make_corrector
 from ...device.drafting.drafter import Drafter
 from ...device.drafting.gate import Gate
 from ...device.lengths.length import LengthName, LengthPolicy
 from ...device.line.edge_link import EdgeLink
+from ...device.method import Method
 from ...device.record.events import Done
+from ...device.record.meters import Meters
 from ...device.record.statistics import Statistics
 from ...device.request import AskMode, Request
 from ...device.session import Session
@@ -160,41 +163,23 @@ class Contestant:
         statistics: Statistics,
         recorder: Recorder,
     ) -> Done:
-        model, clock = self.model, self._clock
+        model, meters = self.model, Meters(self._clock, recorder, statistics)
         if system.mode is AskMode.EDGE_ONLY:
-            return await edge_only(
-                request,
-                model.tokenizer,
-                self._link,
-                clock=clock,
-                emit=recorder,
-                statistics=statistics,
-            )
+            return await edge_only(request, model.tokenizer, self._link, meters)
         num_visual = (
             0 if request.image is None else model.prepare_image(request.image).num_visual_tokens
         )
         selector = system.make_selector(num_visual, request.sampling.seed)
         if system.mode is AskMode.DEVICE_ONLY:
-            return device_only(
-                request,
-                Drafter(model),
-                clock=clock,
-                emit=recorder,
-                statistics=statistics,
-                selector=selector,
-            )
+            return device_only(request, model, meters, selector=selector)
+        length = self._length(name, system, request)
         return await Session(
             request,
-            Drafter(model),
+            Drafter(model, make_corrector(request.correction, request.sampling)),
             self._link,
-            selector=selector,
-            length=self._length(name, system, request),
-            gate=gate,
-            branching=system.tactics.branching,
+            Method(length, selector, gate=gate, branching=system.tactics.branching),
+            meters,
             executor=self._executor,
-            clock=clock,
-            emit=recorder,
-            statistics=statistics,
         ).run()
 
     def _length(self, name: Hashable, system: System, request: Request) -> LengthPolicy:

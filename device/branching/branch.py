@@ -26,7 +26,6 @@ import numpy as np
 from ...common.clock import Clock
 from ...common.errors import InvalidRequest, NonFinite
 from ..drafting.block import Block
-from ..drafting.correction import Corrector
 from ..drafting.draft_token import DraftToken, Float32Row
 from ..drafting.drafter import Drafter
 from ..drafting.row import Row
@@ -117,14 +116,12 @@ class Branches:
     def __init__(
         self,
         drafter: Drafter,
-        corrector: Corrector,
         branching: Branching,
         stop_ids: frozenset[int],
         clock: Clock,
         counts: BranchCounts,
     ) -> None:
         self._drafter = drafter
-        self._corrector = corrector
         self._branching = branching
         self._stop_ids = stop_ids
         self._clock = clock
@@ -184,7 +181,7 @@ class Branches:
             if stopped(0):
                 return
             assert token.logits is not None, "drafted tokens keep their logits"
-            outlook = self._corrector.outlook(token.logits, begin + num_final + j)
+            outlook = self._drafter.corrector.outlook(token.logits, begin + num_final + j)
             guessed = guesses(outlook, self._branching.width(j), token.token_id)
             self._plant(num_final + j, outcomes[j], guessed, begin, new_block)
         # What follows the whole draft is seen in the first step; its branches are planted then.
@@ -208,7 +205,7 @@ class Branches:
             if bonus:
                 bonus = False
                 try:
-                    outlook = self._corrector.outlook(logits[-1], begin + len(draft))
+                    outlook = self._drafter.corrector.outlook(logits[-1], begin + len(draft))
                 except NonFinite:
                     continue
                 guessed = guesses(outlook, last, None)
@@ -302,7 +299,7 @@ class Branches:
         """Draws a branch's next token, as its round would."""
         start = begin + branch.num_accepted + 1
         try:
-            token = self._corrector.draw(logits, start + len(branch.block.tokens), start)
+            token = self._drafter.corrector.draw(logits, start + len(branch.block.tokens), start)
         except NonFinite:
             # Whoever meets these logits in earnest will say so.
             self._branches.remove(branch)

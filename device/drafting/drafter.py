@@ -25,11 +25,9 @@ from ...common.errors import NonFinite, TooLong
 from ...common.models.model import Model, Step, VisualTokens
 from ...common.models.prompt import Prompt
 from .block import Block
+from .corrections.corrector import Corrector
 from .draft_token import DraftToken, Float32Row
 from .row import Row
-
-#: Proposes a token from the draft's logits, float32 [V], for a position of the output.
-Draw = Callable[[Float32Row, int], DraftToken]
 
 #: Memory that spare rows may take.
 MAX_SPARE_BYTES = 1 << 30
@@ -42,8 +40,10 @@ def _ignore(token: DraftToken) -> None:
 class Drafter:
     """Proposes continuations of the committed tokens. Calls of one drafter come from one thread at a time."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, corrector: Corrector) -> None:
+        """corrector: draws the tokens."""
         self.model = model
+        self.corrector = corrector
         #: Tokens of the last proposal that had been drafted ahead of it.
         self.num_reused = 0
         self._visual: VisualTokens | None = None
@@ -160,7 +160,7 @@ class Drafter:
             self._text.extend(token_ids)
 
     def propose(
-        self, block: Block, draw: Draw, on_gated: Callable[[DraftToken], None] = _ignore
+        self, block: Block, on_gated: Callable[[DraftToken], None] = _ignore
     ) -> list[DraftToken]:
         """Fills a block with tokens behind the committed ones, those first that were drafted ahead already.
 
@@ -174,23 +174,30 @@ class Drafter:
                 token = ahead[self.num_reused]
                 self.num_reused += 1
             else:
-                token = self._next(block, draw, fresh=fresh)
+                token = self._next(block, fresh=fresh)
                 fresh = True
             if block.add(token):
                 on_gated(token)
         return block.tokens
 
-    def draft_ahead(self, block: Block, draw: Draw, stopped: Callable[[], bool]) -> None:
+    def draft_ahead(self, block: Block, stopped: Callable[[], bool]) -> None:
         """Begins the next proposal: fills its block until `stopped`. Of bad logits the proposal will tell."""
         with contextlib.suppress(NonFinite):
             while not (block.full or stopped()):
-                block.add(self._next(block, draw, fresh=bool(block.tokens)))
+                block.add(self._next(block, fresh=bool(block.tokens)))
         self._ahead, self._ahead_len = block.tokens, self.committed_len
 
-    def _next(self, block: Block, draw: Draw, *, fresh: bool) -> DraftToken:
+    def _next(self, block: Block, *, fresh: bool) -> DraftToken:
         """A block's next token. fresh: after a look at the whole, the main row lacks the newest token alone."""
         logits = self._feed(block.tokens[-1].token_id) if fresh else self._catch_up(block)
-        return self.draw(draw, logits, self.committed_len + len(block.tokens))
+        begin = self.committed_len
+        try:
+            return self.corrector.draw(logits, begin + len(block.tokens), begin)
+        except NonFinite as error:
+            raise NonFinite(
+                f"the draft model {self.model.name} returned {error}: "
+                "choose another --draft-model, or --mode edge-only"
+            ) from error
 
     def _catch_up(self, block: Block) -> Float32Row:
         """The logits behind a block; the main row gets whatever it lacks."""
@@ -236,16 +243,6 @@ class Drafter:
         self.spare_rows[self.spare_rows.index(row)] = self._main
         self._main = row
         self._ahead, self._ahead_len = list(tokens), self.committed_len
-
-    def draw(self, draw: Draw, logits: Float32Row, position: int) -> DraftToken:
-        """Draws a token; an error says which model's logits are at fault."""
-        try:
-            return draw(logits, position)
-        except NonFinite as error:
-            raise NonFinite(
-                f"the draft model {self.model.name} returned {error}: "
-                "choose another --draft-model, or --mode edge-only"
-            ) from error
 
     def _share(self, row: Row, have: int, there: int) -> int:
         """Copies entries that the main row has and a spare one lacks. Returns how many tokens the latter has then."""

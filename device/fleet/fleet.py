@@ -20,15 +20,16 @@ from ...common.errors import CovspecError
 from ...common.input.image import load_image
 from ...common.models.model import Model
 from ...common.protocol.access import LOCAL, Access
+from ..drafting.corrections import make_corrector
 from ..drafting.drafter import Drafter
 from ..line.air import ShapedAir
 from ..line.edge_link import EdgeLink
 from ..record import events
+from ..record.meters import Meters
 from ..record.statistics import Statistics
 from ..request import Request
 from ..session import Session
 from ..tactics import Tactics
-from ..visual.selection import KeepAll
 from .pace import Pace
 from .profile import Profile
 from .script import Script, Scripts
@@ -194,18 +195,17 @@ class SimulatedDevice:
             clock, executor = self._pace, self._pace
         else:
             request = _with_picture(request)
-            drafter, clock, executor = Drafter(self._real_draft), self._clock, self._thread
+            corrector = make_corrector(request.correction, request.sampling)
+            drafter = Drafter(self._real_draft, corrector)
+            clock, executor = self._clock, self._thread
         tactics = Tactics(profile.draft_length, profile.length_policy)
         return Session(
             request,
             drafter,
             self._link,
-            selector=KeepAll(),
-            length=tactics.make_length(request, self._scripts.model.vocab_size),
+            tactics.make_method(request, self._scripts.model.vocab_size),
+            Meters(clock, _Ear(asked, self._air, self._clock), statistics),
             executor=executor,
-            clock=clock,
-            emit=_Ear(asked, self._air, self._clock),
-            statistics=statistics,
         )
 
 

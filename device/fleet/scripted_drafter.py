@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from ...common.models.model import Model
 from ...common.models.prompt import Prompt
 from ..drafting.block import Block
+from ..drafting.corrections.greedy import Greedy
 from ..drafting.draft_token import DraftToken
-from ..drafting.drafter import Drafter, Draw
+from ..drafting.drafter import Drafter
 from .pace import Pace
 from .profile import Profile
 
@@ -23,7 +24,7 @@ class ScriptedDrafter(Drafter):
         self, model: Model, draft_ids: Sequence[int], profile: Profile, pace: Pace
     ) -> None:
         """model: stands in for the draft's tokenizer and sizes; nothing is computed with it."""
-        super().__init__(model)
+        super().__init__(model, Greedy())
         self._draft_ids = draft_ids
         self._profile = profile
         self._pace = pace
@@ -40,11 +41,11 @@ class ScriptedDrafter(Drafter):
         self._pace.spend(self._profile.prefill_s)
         return super().prefill(prompt, kept, max_new_tokens, num_spare_rows=num_spare_rows)
 
-    def draft_ahead(self, block: Block, draw: Draw, stopped: Callable[[], bool]) -> None:
+    def draft_ahead(self, block: Block, stopped: Callable[[], bool]) -> None:
         """Nothing: work that spends a device's time cannot see what happens in it."""
 
     def propose(
-        self, block: Block, draw: Draw, on_gated: Callable[[DraftToken], None] = lambda _: None
+        self, block: Block, on_gated: Callable[[DraftToken], None] = lambda _: None
     ) -> list[DraftToken]:
         """Fills the block from the script; token 0 behind its end."""
         begin = self.committed_len

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...common.errors import InvalidRequest
-from ...common.protocol.limits import MAX_DRAFT_LENGTH
+from ...common.protocol.limits import MAX_DRAFT_LENGTH, TOP_ENTRIES
 from ...common.protocol.messages import Correction, Opened
 from ...common.radio.payload import (
     FLOAT16_BITS,
@@ -26,7 +26,6 @@ from ...common.radio.payload import (
     top_entries_bits,
     uplink_bits,
 )
-from ..drafting.correction import TOP_ENTRIES
 from .length import RoundOutcome
 
 #: Bits of one candidate: its id, and its probability in float32.

@@ -27,7 +27,6 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from ...common.clock import Clock
 from ...common.errors import CovspecError, EdgeSilent, EdgeUnavailable, IdleTimeout, Overloaded
 from ...common.protocol.messages import (
     CandidatesRequest,
@@ -42,8 +41,7 @@ from ...common.protocol.messages import (
     Verdict,
 )
 from ..record import events
-from ..record.events import Emit
-from ..record.statistics import Statistics
+from ..record.meters import Meters
 from .edge_link import EdgeLink
 from .verdict import broken, receive_opened, receive_verdict
 
@@ -65,19 +63,15 @@ class Lifeline:
     def __init__(
         self,
         link: EdgeLink,
+        meters: Meters,
         *,
-        clock: Clock,
-        emit: Emit,
-        statistics: Statistics,
         reconnect_s: float = RECONNECT_S,
     ) -> None:
         """reconnect_s: how long to try; 0: not at all. Connecting counts, not what the edge takes to rebuild."""
         #: When the last stream was opened anew.
         self.resumed_s = -math.inf
         self._link = link
-        self._clock = clock
-        self._emit = emit
-        self._statistics = statistics
+        self._meters = meters
         self._reconnect_s = reconnect_s
         self._streams = AsyncExitStack()
         self._num_resumes = 0
@@ -153,7 +147,7 @@ class Lifeline:
 
     async def _connect(self) -> None:
         self._stream = await self._streams.enter_async_context(self._link.decode())
-        self._stream.traffic = self._statistics.traffic
+        self._stream.traffic = self._meters.statistics.traffic
 
     async def _resume(self, lost: CovspecError) -> None:
         """Opens a stream that takes the lost one's place; raises what it was lost to where that is not possible."""
@@ -161,7 +155,7 @@ class Lifeline:
         if not (granted and self._reconnect_s) or self._num_resumes == _MOST_RESUMES:
             raise lost
         self._num_resumes += 1
-        began_s = self._clock.now()
+        began_s = self._meters.clock.now()
         logger.warning("%s; going on in another stream", str(lost).rpartition(": ")[0] or lost)
         try:
             async for attempt in AsyncRetrying(
@@ -177,11 +171,11 @@ class Lifeline:
                 f"the edge at {self._link.target} was lost behind {len(self._agreed)} tokens and did not take the "
                 f"session back within {self._reconnect_s:g} s ({error}): ask again, or allow more with --reconnect-s",
             ) from error
-        self.resumed_s = self._clock.now()
+        self.resumed_s = self._meters.clock.now()
         lost_s = self.resumed_s - began_s
-        self._statistics.num_resumes += 1
-        self._statistics.spend(reconnect=lost_s)
-        self._emit(events.Resumed(self._draft.round, len(self._agreed), lost_s))
+        self._meters.statistics.num_resumes += 1
+        self._meters.statistics.spend(reconnect=lost_s)
+        self._meters.emit(events.Resumed(self._draft.round, len(self._agreed), lost_s))
 
     async def _reopen(self) -> None:
         """One attempt: a new stream, the session in it, and what was asked last asked again."""

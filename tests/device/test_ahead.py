@@ -36,17 +36,20 @@ from covspec.common.protocol.messages import (
     Verdict,
 )
 from covspec.device.drafting.block import Block
-from covspec.device.drafting.correction import corrector
+from covspec.device.drafting.corrections import make_corrector
+from covspec.device.drafting.corrections.greedy import Greedy
 from covspec.device.drafting.draft_token import DraftToken
 from covspec.device.drafting.drafter import Drafter
 from covspec.device.drafting.gate import make_gate
 from covspec.device.lengths.length import FixedLength, LengthName
 from covspec.device.line.edge_link import EdgeLink
+from covspec.device.method import Method
 from covspec.device.record.events import Drafted, Event
 from covspec.device.record.events import Opened as OpenedEvent
+from covspec.device.record.meters import Meters
 from covspec.device.session import Session
 from covspec.device.tactics import Tactics
-from covspec.device.visual.selection import KeepAll, KeepTopK
+from covspec.device.visual.selection import KeepTopK
 
 ENTRIES = HistoryModel().prompt_entries(PROMPT.ids)
 WAIT_S = 20.0
@@ -69,23 +72,22 @@ def test_a_proposal_is_the_same_however_much_of_it_was_drafted_ahead(
     gate: Gate, temperature: float, correction: Correction
 ) -> None:
     sampling = Sampling(temperature, seed=4)
-    draw = corrector(correction, sampling).draw
     rule = make_gate(gate, threshold=0.3, max_gated=5)
 
     def proposed(num_ahead: int) -> tuple[list[DraftToken], list[int], int]:
         model = HistoryModel()
-        drafter = Drafter(model)
+        drafter = Drafter(model, make_corrector(correction, sampling))
         drafter.prefill(PROMPT, (), 40)
         model.forwards.clear()
         first, second = (Block(4, gate=rule) for _ in range(2))
-        drafter.draft_ahead(first, lambda row, i: draw(row, i, 0), _after(num_ahead))
+        drafter.draft_ahead(first, _after(num_ahead))
         told: list[DraftToken] = []
-        tokens = list(drafter.propose(second, lambda row, i: draw(row, i, 0), told.append))
+        tokens = list(drafter.propose(second, told.append))
         assert told == tokens[: second.num_gated]
         num_reused = drafter.num_reused
         # What comes next is not disturbed either.
         drafter.commit([t.token_id for t in tokens[:2]] + [9])
-        tokens += drafter.propose(Block(3), lambda row, i: draw(row, i, 3))
+        tokens += drafter.propose(Block(3))
         return tokens, model.forwards, num_reused
 
     plain, forwards, _ = proposed(0)
@@ -102,17 +104,17 @@ def test_a_proposal_is_the_same_however_much_of_it_was_drafted_ahead(
 
 def test_a_shorter_proposal_takes_what_it_needs() -> None:
     model = HistoryModel()
-    drafter = Drafter(model)
+    drafter = Drafter(model, Greedy())
     drafter.prefill(PROMPT, (), 40)
-    drafter.draft_ahead(Block(6), _greedy, lambda: False)
-    assert [t.token_id for t in drafter.propose(Block(2), _greedy)] == model.answer(ENTRIES, 2)
+    drafter.draft_ahead(Block(6), lambda: False)
+    assert [t.token_id for t in drafter.propose(Block(2))] == model.answer(ENTRIES, 2)
     drafter.commit(model.answer(ENTRIES, 3))
-    assert [t.token_id for t in drafter.propose(Block(2), _greedy)] == model.answer(ENTRIES, 5)[3:]
+    assert [t.token_id for t in drafter.propose(Block(2))] == model.answer(ENTRIES, 5)[3:]
 
 
 def test_bad_logits_are_the_proposals_to_report(monkeypatch: pytest.MonkeyPatch) -> None:
     model = HistoryModel()
-    drafter = Drafter(model)
+    drafter = Drafter(model, Greedy())
     drafter.prefill(PROMPT, (), 40)
     good = model.logits
 
@@ -121,16 +123,12 @@ def test_bad_logits_are_the_proposals_to_report(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(model, "logits", logits)
     block = Block(4)
-    drafter.draft_ahead(block, _greedy, lambda: False)
+    drafter.draft_ahead(block, lambda: False)
     assert len(block.tokens) == 2
     with pytest.raises(NonFinite, match="draft model history"):
-        drafter.propose(Block(4), _greedy)
+        drafter.propose(Block(4))
     monkeypatch.setattr(model, "logits", good)
-    assert [t.token_id for t in drafter.propose(Block(4), _greedy)] == model.answer(ENTRIES, 4)
-
-
-def _greedy(logits: NDArray[np.float32], position: int) -> DraftToken:
-    return corrector(Correction.COUPLED, Sampling(0.0)).draw(logits, position, 0)
+    assert [t.token_id for t in drafter.propose(Block(4))] == model.answer(ENTRIES, 4)
 
 
 # The session: the edge answers before, while and after the draft model drafts
@@ -339,13 +337,11 @@ async def test_a_draft_model_that_waits_for_the_targets_activity_drafts_nothing(
 def _session(draft: Watched, link: EdgeLink, executor: ThreadPoolExecutor) -> Session:
     return Session(
         request(),
-        Drafter(draft),
+        Drafter(draft, Greedy()),
         link,
-        selector=KeepAll(),
-        length=FixedLength(8),
+        Method(FixedLength(8)),
+        Meters(MonotonicClock(), lambda event: None),
         executor=executor,
-        clock=MonotonicClock(),
-        emit=lambda event: None,
     )
 
 

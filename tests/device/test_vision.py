@@ -20,8 +20,8 @@ from covspec.common.models.loader import load_model, load_text_side
 from covspec.common.models.model import Model, VisualTokens
 from covspec.common.models.prompt import build_prompt
 from covspec.device.alone import device_only
-from covspec.device.drafting.drafter import Drafter
 from covspec.device.record.events import Event, Selected
+from covspec.device.record.meters import Meters
 from covspec.device.request import Request
 from covspec.device.visual.selection import KeepAll, KeepRandom, KeepTopK, Selector
 
@@ -75,9 +75,8 @@ def test_the_drafts_answer_changes_with_the_picture(
         device_only(
             # With the same noise, answers differ only where the model's view does.
             asked(draft, picture(seed), temperature=1.0),
-            Drafter(draft),
-            clock=MonotonicClock(),
-            emit=lambda event: None,
+            draft,
+            Meters(MonotonicClock(), lambda event: None),
         ).token_ids
         for seed in range(4)
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -21,13 +21,17 @@ from support.devices import PROMPT, request
 from support.edges import running_edge
 
 from covspec.common.clock import MonotonicClock
+from covspec.common.maths.sampling import Sampling
 from covspec.common.models.table import TableModel
 from covspec.common.protocol.messages import Correction, Opened
+from covspec.device.drafting.corrections import make_corrector
+from covspec.device.drafting.corrections.corrector import Corrector
 from covspec.device.drafting.drafter import Drafter
 from covspec.device.lengths.length import RoundOutcome
 from covspec.device.line.edge_link import EdgeLink
+from covspec.device.method import Method
+from covspec.device.record.meters import Meters
 from covspec.device.session import Session
-from covspec.device.visual.selection import KeepAll
 
 Table = NDArray[np.float32]
 Wide = NDArray[np.float64]
@@ -107,6 +111,7 @@ async def sample(
     caps: Sequence[int],
     lengths: Sequence[int] = LENGTHS,
     batching: str = "rounds",
+    make_corrector: Callable[[Correction, Sampling], Corrector] = make_corrector,
 ) -> Sample:
     """Sessions of these caps and of seeds 0, 1, …, all at once over three channels to one edge."""
     result = Sample(np.zeros(target.shape, np.int64))
@@ -120,21 +125,20 @@ async def sample(
         async def run(seed: int, cap: int) -> None:
             first = seed % len(lengths)
             policy = Cycle(*lengths[first:], *lengths[:first])
+            asked = request(
+                correction=correction,
+                max_new_tokens=cap,
+                seed=seed,
+                ignore_stop=True,
+                **sampling,
+            )
             session = Session(
-                request(
-                    correction=correction,
-                    max_new_tokens=cap,
-                    seed=seed,
-                    ignore_stop=True,
-                    **sampling,
-                ),
-                Drafter(TableModel(draft)),
+                asked,
+                Drafter(TableModel(draft), make_corrector(correction, asked.sampling)),
                 links[seed % len(links)],
-                selector=KeepAll(),
-                length=policy,
+                Method(policy),
+                Meters(MonotonicClock(), lambda event: None),
                 executor=executor,
-                clock=MonotonicClock(),
-                emit=lambda event: None,
             )
             result.add(seed, (await session.run()).token_ids, policy)
 

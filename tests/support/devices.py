@@ -10,11 +10,16 @@ from covspec.common.maths.sampling import Sampling
 from covspec.common.models.model import Model
 from covspec.common.models.prompt import Prompt
 from covspec.device.alone import edge_only
+from covspec.device.branching.branch import Branching
+from covspec.device.drafting.corrections import make_corrector
 from covspec.device.drafting.drafter import Drafter
+from covspec.device.drafting.gate import NoGate
 from covspec.device.lengths.length import FixedLength, LengthPolicy
 from covspec.device.line.edge_link import EdgeLink
 from covspec.device.line.lifeline import RECONNECT_S
+from covspec.device.method import Method
 from covspec.device.record.events import Done, Event
+from covspec.device.record.meters import Meters
 from covspec.device.request import Request
 from covspec.device.session import Session
 from covspec.device.tactics import Tactics
@@ -52,17 +57,18 @@ async def speculate(
         async with EdgeLink(target, timeout_s=timeout_s) as link:
             session = Session(
                 asked,
-                Drafter(draft),
+                Drafter(draft, make_corrector(asked.correction, asked.sampling)),
                 link,
-                selector=selector or KeepAll(),
-                view=view,
-                length=FixedLength(length) if isinstance(length, int) else length,
-                gate=None if tactics is None else tactics.make_gate(),
-                branching=None if tactics is None else tactics.branching,
+                Method(
+                    FixedLength(length) if isinstance(length, int) else length,
+                    selector or KeepAll(),
+                    view,
+                    NoGate() if tactics is None else tactics.make_gate(),
+                    Branching() if tactics is None else tactics.branching,
+                ),
+                Meters(MonotonicClock(), (events if events is not None else list[Event]()).append),
                 executor=executor,
-                clock=MonotonicClock(),
                 reconnect_s=reconnect_s,
-                emit=(events if events is not None else list[Event]()).append,
             )
             return await session.run()
 
@@ -71,5 +77,5 @@ async def decode_at_edge(target: str, model: Model, asked: Request) -> Done:
     """One edge-only session with the edge at `target`."""
     async with EdgeLink(target, timeout_s=10.0) as link:
         return await edge_only(
-            asked, model.tokenizer, link, clock=MonotonicClock(), emit=lambda event: None
+            asked, model.tokenizer, link, Meters(MonotonicClock(), lambda event: None)
         )

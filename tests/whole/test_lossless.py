@@ -21,10 +21,13 @@ from support.edges import running_edge
 from support.fakes import HistoryModel
 
 from covspec.common.maths.accept import coupled_token, sparse_distribution
+from covspec.common.maths.sampling import Sampling
 from covspec.common.models.prompt import Prompt
 from covspec.common.models.table import TableModel
 from covspec.common.protocol.messages import Correction, Finish
-from covspec.device.drafting import correction as device
+from covspec.device.drafting.corrections import candidates, corrector, make_corrector
+from covspec.device.drafting.corrections.corrector import Corrector
+from covspec.device.drafting.corrections.top_entries import TopEntries
 from covspec.edge.batching import judge as edge
 
 ALPHA = 1e-3
@@ -50,6 +53,17 @@ def rounding_pair(size: int, share: float) -> tuple[Table, Table]:
     return target, draft
 
 
+def few_entries(n: int) -> Callable[[Correction, Sampling], Corrector]:
+    """Correctors of which `topk` has to leave something out of 12 tokens."""
+
+    def make(mode: Correction, sampling: Sampling) -> Corrector:
+        if mode is Correction.TOPK and not sampling.greedy:
+            return TopEntries(sampling, n)
+        return make_corrector(mode, sampling)
+
+    return make
+
+
 # Every correction mode follows the target: 110,000 tokens, or 1,080,000; the rounding pairs below bring 30,000 more
 
 
@@ -64,12 +78,9 @@ async def test_answers_follow_the_target(
     correction: Correction,
     sampling: dict[str, float],
     caps: list[int],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # `topk` has to leave something out of 12 tokens.
-    monkeypatch.setattr(device.TopEntries.__init__, "__defaults__", (7,))
     target, draft = far_pair(list(Correction).index(correction))
-    got = await sample(target, draft, correction, sampling, caps)
+    got = await sample(target, draft, correction, sampling, caps, make_corrector=few_entries(7))
     assert min(got.num_bonus, got.num_rejected) > 400
     assert got.batch_size > 2
     assert got.p_value(reference(target, **sampling)) > ALPHA
@@ -107,10 +118,10 @@ def three_entries(ids: Any, probs: Any, vocab_size: int) -> Table:
     [
         (Correction.LOGITS, edge, "accept_probability", inverted),
         (Correction.TOPK, edge, "accept_probability", inverted),
-        (Correction.LOGITS, device, "residual", lambda p, q: p),
+        (Correction.LOGITS, corrector, "residual", lambda p, q: p),
         (Correction.EDGE, edge, "residual", lambda p, q: p),
         (Correction.TOPK, edge, "sparse_distribution", three_entries),
-        (Correction.CANDIDATES, device, "keep_probability", lambda p_w, q_w: 1.0),
+        (Correction.CANDIDATES, candidates, "keep_probability", lambda p_w, q_w: 1.0),
         (Correction.COUPLED, edge, "coupled_token", lambda d, s, at: coupled_token(d, s, at // 2)),
     ],
 )
@@ -121,10 +132,9 @@ async def test_faults_are_refused(
     fault: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device.TopEntries.__init__, "__defaults__", (5,))
     monkeypatch.setattr(module, name, fault)
     target, draft = far_pair(6, every=2)
-    got = await sample(target, draft, correction, PLAIN, [200] * 20)
+    got = await sample(target, draft, correction, PLAIN, [200] * 20, make_corrector=few_entries(5))
     assert got.p_value(reference(target, **PLAIN)) < REFUSED
 
 
@@ -141,7 +151,7 @@ async def test_rounding_to_the_nearest_is_refused(monkeypatch: pytest.MonkeyPatc
     pair, caps = rounding_pair(size, loss[size]), [1250] * 16
     got = await sample(*pair, Correction.LOGITS, PLAIN, caps, (64,))
     assert got.last_p_value(loss[size]) > ALPHA
-    monkeypatch.setattr(device, "ceil_logprob", to_the_nearest)
+    monkeypatch.setattr(corrector, "ceil_logprob", to_the_nearest)
     got = await sample(*pair, Correction.LOGITS, PLAIN, caps, (64,))
     assert got.last_p_value(loss[size]) < REFUSED
 
@@ -159,7 +169,7 @@ async def test_a_residual_without_acceptance_is_refused(monkeypatch: pytest.Monk
     pair, caps = rounding_pair(size, share), [625] * 16
     got = await sample(*pair, Correction.LOGITS, PLAIN, caps, (64,))
     assert got.last_p_value(share) > ALPHA
-    monkeypatch.setattr(device, "residual", without_acceptance)
+    monkeypatch.setattr(corrector, "residual", without_acceptance)
     got = await sample(*pair, Correction.LOGITS, PLAIN, caps, (64,))
     assert got.last_p_value(share) < REFUSED
 

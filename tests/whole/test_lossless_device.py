@@ -21,13 +21,15 @@ from covspec.common.clock import MonotonicClock
 from covspec.common.models.table import TableModel
 from covspec.common.protocol.messages import Correction, Gate
 from covspec.device.branching.branch import Branches
+from covspec.device.drafting.corrections import make_corrector
 from covspec.device.drafting.drafter import Drafter
 from covspec.device.lengths.length import LengthName, LengthPolicy, RoundOutcome
 from covspec.device.line.edge_link import EdgeLink
+from covspec.device.method import Method
+from covspec.device.record.meters import Meters
 from covspec.device.record.statistics import BranchCounts
 from covspec.device.session import Session
 from covspec.device.tactics import Tactics
-from covspec.device.visual.selection import KeepAll
 
 ALPHA = 1e-3
 REFUSED = 1e-6
@@ -98,15 +100,11 @@ async def play(
             policy = Watched(tactics.make_length(asked, len(target[0])))
             session = Session(
                 asked,
-                Drafter(TableModel(draft)),
+                Drafter(TableModel(draft), make_corrector(correction, asked.sampling)),
                 link,
-                selector=KeepAll(),
-                length=policy,
-                gate=tactics.make_gate(),
-                branching=tactics.branching,
+                Method(policy, gate=tactics.make_gate(), branching=tactics.branching),
+                Meters(MonotonicClock(), lambda event: None),
                 executor=executor,
-                clock=MonotonicClock(),
-                emit=lambda event: None,
             )
             async with turns:
                 done = await session.run()

@@ -28,6 +28,7 @@ from covspec.common.protocol.access import Access
 from covspec.common.protocol.tls import Tls, speaks_tls
 from covspec.device.alone import edge_only
 from covspec.device.line.edge_link import EdgeLink
+from covspec.device.record.meters import Meters
 from covspec.edge.server import EdgeServer
 from covspec.edge.settings import EdgeSettings
 
@@ -83,8 +84,7 @@ async def ask(server: EdgeServer, access: Access) -> None:
             request(max_new_tokens=4),
             TARGET.tokenizer,
             link,
-            clock=MonotonicClock(),
-            emit=lambda _: None,
+            Meters(MonotonicClock(), lambda _: None),
         )
         assert len(done.token_ids) == 4
 
@@ -148,7 +148,7 @@ async def test_an_api_key_opens_every_call_and_health_stays_open() -> None:
         async with EdgeLink(server.address, timeout_s=5.0) as link:
             with pytest.raises(Unauthenticated):
                 await edge_only(
-                    request(), TARGET.tokenizer, link, clock=MonotonicClock(), emit=lambda _: None
+                    request(), TARGET.tokenizer, link, Meters(MonotonicClock(), lambda _: None)
                 )
         async with grpc.aio.insecure_channel(server.address) as channel:
             stub: Any = health_pb2_grpc.HealthStub(channel)

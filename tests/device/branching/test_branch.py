@@ -20,7 +20,7 @@ from covspec.device.branching.branch import Branches, Branching, guesses, outcom
 from covspec.device.branching.payoff import Payoff
 from covspec.device.branching.step_time import StepTime
 from covspec.device.drafting.block import Block
-from covspec.device.drafting.correction import corrector
+from covspec.device.drafting.corrections import make_corrector
 from covspec.device.drafting.draft_token import DraftToken, Float32Row
 from covspec.device.drafting.drafter import Drafter
 from covspec.device.drafting.gate import Gate, MarginGate, NoGate
@@ -134,17 +134,17 @@ class Rig:
         stop_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.sampling = Sampling(temperature=temperature, seed=3, max_new_tokens=2000)
-        self.corrector = corrector(correction, self.sampling)
+        self.corrector = make_corrector(correction, self.sampling)
         self.gate = gate or NoGate()
         self.stop_ids = stop_ids
         self.model = HistoryModel(vocab_size=V, max_model_len=4000)
-        self.drafter, self.plain = Drafter(self.model), Drafter(HistoryModel(V, max_model_len=4000))
+        plain = HistoryModel(V, max_model_len=4000)
+        self.drafter, self.plain = (Drafter(m, self.corrector) for m in (self.model, plain))
         assert self.drafter.prefill(PROMPT, (), 2000, num_spare_rows=num_spare_rows)
         assert self.plain.prefill(PROMPT, (), 2000)
         self.counts = BranchCounts()
         self.branches = Branches(
             self.drafter,
-            self.corrector,
             Branching(fan_out, 0.6),
             stop_ids,
             ManualClock(),
@@ -161,12 +161,7 @@ class Rig:
 
     def draft(self) -> list[DraftToken]:
         """The draft of both, which have to agree."""
-        begin = self.begin
-        draw = self.corrector.draw
-        got, expected = (
-            drafter.propose(self.block(), lambda logits, position: draw(logits, position, begin))
-            for drafter in (self.drafter, self.plain)
-        )
+        got, expected = (drafter.propose(self.block()) for drafter in (self.drafter, self.plain))
         assert [t.token_id for t in got] == [t.token_id for t in expected]
         for a, b in zip(got, expected, strict=True):
             assert (a.q is None) == (b.q is None)
@@ -302,9 +297,7 @@ def test_no_step_is_begun_that_the_verdict_would_have_to_wait_for() -> None:
     """Steps of 1 s, verdicts 9.5 s after their drafts: growth pauses at 9 s, and goes on when one is late."""
     rig = Rig()
     clock = ManualClock()
-    rig.branches = Branches(
-        rig.drafter, rig.corrector, Branching(3, 0.6), frozenset(), clock, rig.counts
-    )
+    rig.branches = Branches(rig.drafter, Branching(3, 0.6), frozenset(), clock, rig.counts)
     rig.k = 30
     look = rig.drafter.look
 

@@ -46,6 +46,7 @@ from covspec.device.alone import edge_only
 from covspec.device.lengths.length import FixedLength, RoundOutcome
 from covspec.device.line.edge_link import EdgeLink
 from covspec.device.record.events import Committed, Done, Event, Resumed
+from covspec.device.record.meters import Meters
 from covspec.device.tactics import Tactics
 from covspec.edge.batching import judge
 from covspec.edge.server import EdgeServer
@@ -150,7 +151,7 @@ async def test_a_reset_changes_no_edge_only_answer() -> None:
                 proxy.reset()
 
         async with EdgeLink(proxy.address, timeout_s=10.0) as link:
-            done = await edge_only(asked, DRAFT.tokenizer, link, clock=MonotonicClock(), emit=emit)
+            done = await edge_only(asked, DRAFT.tokenizer, link, Meters(MonotonicClock(), emit))
     assert same(done, whole) and streamed(events) == done.text
     assert 1 <= done.statistics.num_resumes <= 2
 

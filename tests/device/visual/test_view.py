@@ -24,8 +24,10 @@ from covspec.common.models.prompt import build_prompt
 from covspec.common.protocol.messages import Open
 from covspec.device import client
 from covspec.device.alone import device_only
+from covspec.device.drafting.corrections.greedy import Greedy
 from covspec.device.drafting.drafter import Drafter
 from covspec.device.record.events import Event, Selected
+from covspec.device.record.meters import Meters
 from covspec.device.request import AskMode, Request
 from covspec.device.settings import ClientSettings
 from covspec.device.visual import view
@@ -70,7 +72,7 @@ def request(model: Model, picture: Path, query: str = QUERY) -> Request:
 
 
 def looked(model: Model, asked: Request) -> Drafter:
-    drafter = Drafter(model)
+    drafter = Drafter(model, Greedy())
     assert asked.image is not None
     drafter.see(asked.image)
     return drafter
@@ -86,7 +88,7 @@ def test_a_selector_gets_what_it_asks_for(model: Model, picture: Path) -> None:
     assert seen.embeds is not None and seen.embeds.shape == (48, 64)
     assert seen.query is not None and len(set(seen.query.tolist())) == 48
     assert seen.activity is None
-    assert look(Drafter(model), asked, KeepCovspec(5), DRAFT).num_tokens == 0
+    assert look(Drafter(model, Greedy()), asked, KeepCovspec(5), DRAFT).num_tokens == 0
 
 
 @pytest.mark.parametrize("query", ["is it?", "x", "😀", "伞是什么颜色的？", "word " * 40])
@@ -155,9 +157,8 @@ async def test_draft_and_target_alike_have_the_same_activity(
     alone: list[Event] = []
     device_only(
         asked,
-        Drafter(draft),
-        clock=MonotonicClock(),
-        emit=alone.append,
+        draft,
+        Meters(MonotonicClock(), alone.append),
         selector=selector,
         view=DRAFT,
     )
