@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from timeit import timeit
 
 from ...common.models.table import TableModel
 from ...common.protocol.messages import Draft, Open, Verdict
@@ -34,16 +34,18 @@ def anatomy(
 
     opening: of their session. target: the model that the edge serves. echo: address of `running_echo`.
     """
-    up = _middle(to_request(draft).ByteSize() for draft, _ in times.exchanges)
-    down = _middle(to_response(verdict).ByteSize() for _, verdict in times.exchanges)
+    up = statistics.median(to_request(draft).ByteSize() for draft, _ in times.exchanges)
+    down = statistics.median(to_response(verdict).ByteSize() for _, verdict in times.exchanges)
     echoes = asyncio.run(echo_times(echo, int(up), int(down), repeats))
     parts = {
         "rpc": statistics.median(echoes[repeats // 10 :]),
-        "codec": _middle(_seconds(_codec(*exchange)) for exchange in times.exchanges),
+        "codec": statistics.median(
+            timeit(_codec(*exchange), number=1) for exchange in times.exchanges
+        ),
         "queue": statistics.median(times.queue_s),
         "model": statistics.median(times.verify_s),
-        "accept": _middle(
-            _seconds(_accept(draft, opening, target)) for draft, _ in times.exchanges
+        "accept": statistics.median(
+            timeit(_accept(draft, opening, target), number=1) for draft, _ in times.exchanges
         ),
     }
     return {**parts, "rest": statistics.median(times.round_s) - sum(parts.values())}
@@ -68,13 +70,3 @@ def _accept(draft: Draft, opening: Open, target: TableModel) -> Callable[[], Non
         judge(rows, draft, opening.sampling, opening.correction, draft.committed_len)
 
     return accept
-
-
-def _seconds(work: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-def _middle(values: Iterable[float]) -> float:
-    return statistics.median(values)

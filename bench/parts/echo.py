@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -79,4 +79,5 @@ async def _serve() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    with suppress(KeyboardInterrupt):  # Ctrl-C reaches it as well as the benchmark that started it
+        asyncio.run(_serve())

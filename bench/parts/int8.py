@@ -8,18 +8,18 @@ often an argmax, changes, and how near the two best tokens were where it did.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from ...common.models.loader import load_model
 from ...common.models.model import Model, Step
+from ..grid import grid
+from ..progress import track
 from ..report import at_least, below, bench_of, console_for, finish
-from ..scenes.question import is_right
 from ..settings import Int8Settings
 from ..suites.suite import MAX_NEW_TOKENS, Example, examples
 
@@ -46,8 +46,7 @@ def command(settings: Int8Settings) -> None:
             truth = [_force(target, e, ids) for e, ids in zip(asked, answers, strict=True)]
         forced = [_force(target, e, t.ids) for e, t in zip(asked, truth, strict=True)]
         right = [
-            is_right(target.tokenizer.decode(ids), e.question)
-            for e, ids in zip(asked, answers, strict=True)
+            e.score(target.tokenizer.decode(ids)) for e, ids in zip(asked, answers, strict=True)
         ]
         results[quantization] = {
             "answers_right": float(np.mean(right)),
@@ -69,27 +68,25 @@ def command(settings: Int8Settings) -> None:
                 results["none"]["answers_right"] - eight["answers_right"],
                 0.03,
             ),
-            below(
-                "int8-weight-only: argmax changed by batch mates",
-                max(b["argmax_changed"] for b in eight["batch"]),
-                1e-9,
-            ),
-            below(
-                "none: argmax changed by batch mates",
-                max(b["argmax_changed"] for b in results["none"]["batch"]),
-                1e-9,
+            *(
+                below(
+                    f"{name}: argmax changed by batch mates",
+                    max(b["argmax_changed"] for b in results[name]["batch"]),
+                    1e-9,
+                )
+                for name in ("int8-weight-only", "none")
             ),
         ],
         settings,
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Forced:
     """Logits along a given answer. ids: the answer, [n]; logits: the rows before each of its tokens, [n, vocab]."""
 
-    def __init__(self, ids: list[int], logits: NDArray[np.float32]) -> None:
-        self.ids = ids
-        self.logits = logits
+    ids: list[int]
+    logits: NDArray[np.float32]
 
 
 def _prefill(target: Model, example: Example, row: int) -> tuple[int, int]:
@@ -128,8 +125,10 @@ def _force(target: Model, example: Example, ids: list[int]) -> Forced:
 
 def _compare(forced: Sequence[Forced], truth: Sequence[Forced]) -> dict[str, float]:
     """Argmax agreement and KL(p || q) in nats over all positions; p is the truth's."""
-    p = _log_softmax(np.concatenate([t.logits for t in truth]))
-    q = _log_softmax(np.concatenate([f.logits for f in forced]))
+    logits = [
+        np.concatenate([f.logits for f in each]).astype(np.float64) for each in (truth, forced)
+    ]
+    p, q = (rows - np.logaddexp.reduce(rows, axis=-1, keepdims=True) for rows in logits)
     kl = (np.exp(p) * (p - q)).sum(-1)
     same = p.argmax(-1) == q.argmax(-1)
     top2 = np.sort(p, -1)[:, -2:]
@@ -166,15 +165,10 @@ def _invariance(target: Model, asked: Sequence[Example], mates: int) -> dict[str
     }
 
 
-def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
-
-
 def _show(console: Console, results: dict[str, Any]) -> None:
-    table = Table("", "answers right", "argmax", "KL", "bits changed by mates", "argmax changed")
-    for name, r in results.items():
-        table.add_row(
+    head = ("", "answers right", "argmax", "KL", "bits changed by mates", "argmax changed")
+    rows = [
+        (
             name,
             f"{r['answers_right']:.1%}",
             f"{r['argmax_agreement']:.2%}",
@@ -182,4 +176,6 @@ def _show(console: Console, results: dict[str, Any]) -> None:
             f"{max(b['bits_changed'] for b in r['batch']):.1%}",
             f"{max(b['argmax_changed'] for b in r['batch']):.2%}",
         )
-    console.print(table)
+        for name, r in results.items()
+    ]
+    console.print(grid(head, rows))

@@ -6,8 +6,9 @@ the edge, the codec and the wire is measured.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,23 +24,22 @@ KEPT = 60
 class RoundTimes:
     """Measured rounds. All lists have one entry a round, but `exchanges` only the first ones; times in seconds."""
 
+    started_s: list[float] = field(default_factory=list)
     round_s: list[float] = field(default_factory=list)
     verify_s: list[float] = field(default_factory=list)
     queue_s: list[float] = field(default_factory=list)
     batch_size: list[int] = field(default_factory=list)
-    num_accepted: list[int] = field(default_factory=list)
     rejected: list[bool] = field(default_factory=list)
     exchanges: list[tuple[Draft, Verdict]] = field(default_factory=list)
 
-    def observe(self, seconds: float, draft: Draft, verdict: Verdict) -> None:
-        """Takes one round."""
+    def observe(self, started_s: float, seconds: float, draft: Draft, verdict: Verdict) -> None:
         if len(self.exchanges) < KEPT:
             self.exchanges.append((draft, verdict))
+        self.started_s.append(started_s)
         self.round_s.append(seconds)
         self.verify_s.append(verdict.verify_s)
         self.queue_s.append(verdict.queue_s)
         self.batch_size.append(verdict.batch_size)
-        self.num_accepted.append(verdict.num_accepted)
         self.rejected.append(verdict.num_accepted < len(draft.token_ids))
 
     @property
@@ -49,9 +49,17 @@ class RoundTimes:
 
 
 async def play_rounds(
-    link: EdgeLink, opening: Open, num_rounds: int, draft_length: int, seed: int = 0
+    link: EdgeLink,
+    opening: Open,
+    num_rounds: int,
+    draft_length: int,
+    seed: int = 0,
+    stopping: asyncio.Event | None = None,
 ) -> RoundTimes:
-    """Plays rounds of random drafts in one session; answers open rejections with token 0."""
+    """Plays rounds of random drafts in one session; answers open rejections with token 0.
+
+    It ends after so many rounds, where the answer has no room for another draft, or when it is told to stop.
+    """
     rng = np.random.default_rng(seed)
     times = RoundTimes()
     async with link.decode() as stream:
@@ -66,11 +74,12 @@ async def play_rounds(
             await stream.send(draft)
             verdict = await stream.receive()
             assert isinstance(verdict, Verdict), verdict
-            times.observe(time.perf_counter() - started, draft, verdict)
+            times.observe(started, time.perf_counter() - started, draft, verdict)
             committed, correction = verdict.committed_len, None
             if verdict.row is not None or verdict.candidates:
                 committed, correction = committed + 1, 0
-            if verdict.finish is not None:
+            is_full = committed + draft_length >= opening.sampling.max_new_tokens
+            if verdict.finish is not None or is_full or (stopping and stopping.is_set()):
                 break
     return times
 
@@ -86,8 +95,3 @@ def opening(
     """An Open that never stops by itself."""
     sampling = Sampling(temperature, seed=seed, max_new_tokens=max_new_tokens, ignore_stop=True)
     return Open(prompt, sampling, fingerprint, correction=correction, mode=Mode.SPECULATIVE)
-
-
-def with_seed(message: Open, seed: int) -> Open:
-    """The same Open with another seed."""
-    return replace(message, sampling=replace(message.sampling, seed=seed))

@@ -11,10 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-from rich.table import Table
-
-from .. import report
-from ..report import bench_of
+from ..grid import grid
+from ..report import below, bench_of, console_for, finish
 from ..settings import BenchSettings
 
 SELECTION_MS = 40.0
@@ -29,7 +27,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLI
 @bench_of(BenchSettings)
 def command(settings: BenchSettings) -> None:
     """Measure how long it takes to choose 64 of 768 visual tokens on one thread."""
-    console = report.console_for(settings.as_json)
+    console = console_for(settings.as_json)
     results = on_one_thread(30 if settings.quick else 200)
     columns = {
         "median_ms": "median ms",
@@ -37,16 +35,16 @@ def command(settings: BenchSettings) -> None:
         "best_ms": "best ms",
         "cpu_ms": "CPU ms",
     }
-    table = Table("", *columns.values(), "kept as by SVD", title="64 of 768 tokens")
+    rows = []
     for name, row in results.items():
         same = f"{row['same']} of {NUM_KEPT}" if "same" in row else ""
-        numbers = (f"{row[key]:.2f}" for key in columns)
-        table.add_row(name, *numbers, same)
-    console.print(table)
+        rows.append((name, *(f"{row[key]:.2f}" for key in columns), same))
+    head = ("", *columns.values(), "kept as by SVD")
+    console.print(grid(head, rows, title="64 of 768 tokens"))
     whole = results["selection"]
     if whole["cpu_ms"] < _BUSY * whole["median_ms"]:
         console.print("Other processes had the cores most of the time: compare CPU times.")
-    report.finish(
+    finish(
         "selection",
         {
             "num_tokens": NUM_TOKENS,
@@ -57,7 +55,7 @@ def command(settings: BenchSettings) -> None:
             "num_keywords": NUM_KEYWORDS,
             "times": results,
         },
-        [report.below("selection, ms", results["selection"]["median_ms"], SELECTION_MS)],
+        [below("selection, ms", results["selection"]["median_ms"], SELECTION_MS)],
         settings,
     )
 

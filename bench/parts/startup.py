@@ -8,12 +8,10 @@ import subprocess
 import sys
 import time
 
-from rich.progress import track
-
-from .. import report
 from ..demo import samples
 from ..processes import ask, running_edge
-from ..report import bench_of
+from ..progress import track
+from ..report import below, bench_of, console_for, finish
 from ..settings import BenchSettings
 
 EDGE_READY_S = 15.0
@@ -25,7 +23,7 @@ def command(settings: BenchSettings) -> None:
     """Measure how long a user waits for an edge, for a first answer, and for the whole demo."""
     ready_s, answer_s, demo_s = [], [], []
     sample = samples()[0]
-    console = report.console_for(settings.as_json)
+    console = console_for(settings.as_json)
     for _ in track(range(1 if settings.quick else 3), "starting", console=console):
         with running_edge("--model", "scenes-target") as edge:
             ready_s.append(edge.ready_s)
@@ -45,12 +43,12 @@ def command(settings: BenchSettings) -> None:
         "client_s": statistics.median(answer_s),
         "demo_s": statistics.median(demo_s),
     }
-    report.finish(
+    finish(
         "startup",
         {"median": median, "edge_ready_s": ready_s, "client_s": answer_s, "demo_s": demo_s},
         [
-            report.below("edge ready, s", median["edge_ready_s"], EDGE_READY_S),
-            report.below("demo, s", median["demo_s"], DEMO_S),
+            below("edge ready, s", median["edge_ready_s"], EDGE_READY_S),
+            below("demo, s", median["demo_s"], DEMO_S),
         ],
         settings,
     )

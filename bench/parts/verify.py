@@ -13,12 +13,11 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from timeit import timeit
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from ...common.maths.sampling import Sampling
 from ...common.models.loader import load_model
@@ -28,7 +27,10 @@ from ...common.protocol.limits import MAX_DRAFT_LENGTH
 from ...common.protocol.messages import Draft, Limits, Open
 from ...edge.batching.session import Session
 from ...edge.batching.verifier import Round, Verifier
+from ..grid import grid
+from ..plot import panels
 from ..processes import running_edge
+from ..progress import track
 from ..report import at_least, below, bench_of, console_for, finish
 from ..settings import VerifySettings
 from .newcomer import newcomer_times
@@ -50,21 +52,19 @@ def command(settings: VerifySettings) -> None:
         settings.model, quantization=settings.quantization, num_threads=settings.num_threads or None
     )
     target.allocate(max(BATCHES), CONTEXT + MAX_DRAFT_LENGTH)
-    grid = _measure_grid(target, repeats, console)
-    fits = {k: _fit({b: grid[b, k] for b in BATCHES}) for k in LENGTHS}
-    tokens_per_s = {b: b * (8 + 1) / grid[b, 8] for b in BATCHES}
+    times = _measure(target, repeats, console)
+    fits = {k: _fit({b: times[b, k] for b in BATCHES}) for k in LENGTHS}
+    tokens_per_s = {b: b * (8 + 1) / times[b, 8] for b in BATCHES}
     gain = tokens_per_s[16] / tokens_per_s[1]
     bare = _against_bare(target, settings.model, repeats, console)
-    newcomer = _newcomer(
-        target,
-        settings.model,
-        settings.quantization,
-        settings.num_threads,
-        8.0 if settings.quick else 40.0,
-    )
-    _show(console, grid, fits, bare, newcomer)
+    flags = ("--quantization", settings.quantization, "--num-threads", str(settings.num_threads))
+    with running_edge("--model", settings.model, *flags, "--max-num-seqs", "16") as edge:
+        newcomer = asyncio.run(
+            newcomer_times(edge.address, target, 8.0 if settings.quick else 40.0)
+        )
+    _show(console, times, fits, bare, newcomer)
     if not settings.quick:
-        _plot(grid, fits, settings.result_dir / "verify.png")
+        _plot(times, fits, settings.result_dir / "verify.png")
     finish(
         "verify",
         {
@@ -73,7 +73,7 @@ def command(settings: VerifySettings) -> None:
             "num_threads": torch.get_num_threads(),
             "context": CONTEXT,
             "seconds": [
-                {"sessions": b, "draft_length": k, "seconds": s} for (b, k), s in grid.items()
+                {"sessions": b, "draft_length": k, "seconds": s} for (b, k), s in times.items()
             ],
             "fits": {str(k): fit for k, fit in fits.items()},
             "verified_tokens_per_s": {str(b): v for b, v in tokens_per_s.items()},
@@ -90,22 +90,13 @@ def command(settings: VerifySettings) -> None:
     )
 
 
-def _newcomer(
-    target: Model, model: str, quantization: str, num_threads: int, seconds: float
-) -> dict[str, Any]:
-    """`newcomer_times` with an edge in a process of its own, that serves the same model in the same way."""
-    flags = ("--quantization", quantization, "--num-threads", str(num_threads))
-    with running_edge("--model", model, *flags, "--max-num-seqs", "16") as edge:
-        return asyncio.run(newcomer_times(edge.address, target, seconds))
-
-
-def _measure_grid(target: Model, repeats: int, console: Console) -> dict[tuple[int, int], float]:
+def _measure(target: Model, repeats: int, console: Console) -> dict[tuple[int, int], float]:
     """Median seconds of a whole verifier step, interleaved over all shapes."""
     steps = {(b, k): _verify_step(target, b, k) for b in BATCHES for k in LENGTHS}
     times: dict[tuple[int, int], list[float]] = {shape: [] for shape in steps}
     for i in track(range(repeats + 2), "verify times", console=console):
         for shape, step in steps.items():
-            seconds = _seconds(step)
+            seconds = timeit(step, number=1)
             if i >= 2:
                 times[shape].append(seconds)
     return {shape: statistics.median(seconds) for shape, seconds in times.items()}
@@ -152,9 +143,8 @@ def _fit(seconds: dict[int, float]) -> dict[str, float]:
     """T_ver(K) = T_fix + K·T_lin by least squares, with its R²; M(7)."""
     x, y = np.array(list(seconds), float), np.array(list(seconds.values()))
     slope, fixed = np.polyfit(x, y, 1)
-    residual = y - (fixed + slope * x)
-    r2 = 1 - float(residual @ residual) / float(((y - y.mean()) ** 2).sum())
-    return {"fixed_s": float(fixed), "per_session_s": float(slope), "r2": r2}
+    r2 = np.corrcoef(x, y)[0, 1] ** 2
+    return {"fixed_s": float(fixed), "per_session_s": float(slope), "r2": float(r2)}
 
 
 def _against_bare(
@@ -171,7 +161,9 @@ def _against_bare(
     for batch, length in track([(1, 8), (8, 4), (16, 8), (32, 8)], "bare forward", console=console):
         engine = _verify_step(target, batch, length)
         plain = _bare_step(bare, batch, length)
-        pairs = [(_seconds(engine), _seconds(plain)) for _ in range(repeats + 2)][2:]
+        pairs = [(timeit(engine, number=1), timeit(plain, number=1)) for _ in range(repeats + 2)][
+            2:
+        ]
         rows.append(
             {
                 "sessions": batch,
@@ -202,26 +194,20 @@ def _bare_step(bare: Any, batch: int, length: int) -> Callable[[], None]:
     return step
 
 
-def _seconds(work: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 def _show(
     console: Console,
-    grid: dict[tuple[int, int], float],
+    times: dict[tuple[int, int], float],
     fits: dict[int, dict[str, float]],
     bare: list[dict[str, Any]],
     newcomer: dict[str, Any],
 ) -> None:
-    table = Table("K", *(f"k={k}" for k in LENGTHS), title="verify time, ms")
-    for b in BATCHES:
-        table.add_row(str(b), *(f"{1e3 * grid[b, k]:.2f}" for k in LENGTHS))
-    table.add_section()
+    rows: list[tuple[str, ...]] = [
+        (str(b), *(f"{1e3 * times[b, k]:.2f}" for k in LENGTHS)) for b in BATCHES
+    ]
+    rows.append(())
     for name, unit in (("fixed_s", 1e3), ("per_session_s", 1e3), ("r2", 1.0)):
-        table.add_row(name, *(f"{unit * fits[k][name]:.3f}" for k in LENGTHS))
-    console.print(table)
+        rows.append((name, *(f"{unit * fits[k][name]:.3f}" for k in LENGTHS)))
+    console.print(grid(("K", *(f"k={k}" for k in LENGTHS)), rows, title="verify time, ms"))
     for r in bare:
         console.print(
             f"K={r['sessions']} k={r['draft_length']}: engine {1e3 * r['engine_s']:.2f} ms, "
@@ -234,26 +220,19 @@ def _show(
 
 
 def _plot(
-    grid: dict[tuple[int, int], float], fits: dict[int, dict[str, float]], path: Path
+    times: dict[tuple[int, int], float], fits: dict[int, dict[str, float]], path: Path
 ) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
     x = np.linspace(1, max(BATCHES), 50)
-    for k in LENGTHS:
-        (points,) = axes.plot(
-            BATCHES, [1e3 * grid[b, k] for b in BATCHES], "o", label=f"draft length {k}"
+    with panels(path, 1, (7, 4.5)) as (axes,):
+        for k in LENGTHS:
+            measured = [1e3 * times[b, k] for b in BATCHES]
+            (points,) = axes.plot(BATCHES, measured, "o", label=f"draft length {k}")
+            line = 1e3 * (fits[k]["fixed_s"] + fits[k]["per_session_s"] * x)
+            axes.plot(x, line, color=points.get_color(), linewidth=1)
+        axes.set(
+            xlabel="sessions in the batch, K",
+            ylabel="verify time, ms",
+            title="T_ver(K) = T_fix + K·T_lin",
+            ylim=(0, None),
         )
-        fit = fits[k]
-        line = 1e3 * (fit["fixed_s"] + fit["per_session_s"] * x)
-        axes.plot(x, line, color=points.get_color(), linewidth=1)
-    axes.set(
-        xlabel="sessions in the batch, K",
-        ylabel="verify time, ms",
-        title="T_ver(K) = T_fix + K·T_lin",
-        ylim=(0, None),
-    )
-    axes.legend()
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=130)
+        axes.legend()

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from ...common.models.table import load_table, word_tokenizer
 from ...common.protocol.messages import Correction, Open
 from ...device.line.edge_link import EdgeLink
+from ..grid import grid
 from ..processes import Edge, running_edge
+from ..progress import track
 from ..report import below, bench_of, console_for, finish
 from ..settings import BenchSettings
 from .anatomy import PARTS, anatomy
 from .echo import running_echo
-from .rounds import RoundTimes, opening, play_rounds, with_seed
+from .rounds import RoundTimes, opening, play_rounds
 
 SMALL, LARGE = 512, 151_674
 DRAFT_LENGTH = 4
@@ -91,22 +91,22 @@ async def _one_client(address: str, message: Open, rounds: int) -> RoundTimes:
 
 
 async def _many_clients(edge: Edge, vocab: int, rounds: int) -> dict[str, float]:
-    message = opening(word_tokenizer(vocab).fingerprint)
+    fingerprint = word_tokenizer(vocab).fingerprint
     async with AsyncExitStack() as stack:
         links = [
             await stack.enter_async_context(EdgeLink(edge.address, timeout_s=60))
             for _ in range(CLIENTS)
         ]
-        server_s, clients_s = processor_s(edge.pid), time.process_time()
+        server_s, clients_s = _processor_s(edge.pid), time.process_time()
         started = time.perf_counter()
         played = await asyncio.gather(
             *(
-                play_rounds(link, with_seed(message, i), rounds, DRAFT_LENGTH, seed=i)
+                play_rounds(link, opening(fingerprint, seed=i), rounds, DRAFT_LENGTH, seed=i)
                 for i, link in enumerate(links)
             )
         )
         seconds = time.perf_counter() - started
-        server_s = processor_s(edge.pid) - server_s
+        server_s = _processor_s(edge.pid) - server_s
         clients_s = time.process_time() - clients_s
     sizes = [size for times in played for size in times.batch_size]
     all_rounds = sorted(s for times in played for s in times.round_s)
@@ -121,28 +121,25 @@ async def _many_clients(edge: Edge, vocab: int, rounds: int) -> dict[str, float]
     }
 
 
-def processor_s(pid: int) -> float:
+def _processor_s(pid: int) -> float:
     """Processor time of a process so far, all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _show(console: Console, latency: list[dict[str, Any]], throughput: dict[str, float]) -> None:
-    names = ("vocabulary", "correction", "p50", "p99", "p50 at a rejection")
-    table = Table(title="one round without the model, ms")
-    shares = Table(title="where a round goes, µs")
-    for name in names:
-        table.add_column(name, justify="right")
-    for name in (*names[:2], *PARTS, "whole"):
-        shares.add_column(name, justify="right")
+    names = ("vocabulary", "correction")
+    times, shares = [], []
     for row in latency:
         case = str(row["vocab"]), row["correction"]
         rejected = f"{1e3 * row['rejected_p50_s']:.2f}" if row["rejected_p50_s"] else "–"
-        table.add_row(*case, f"{1e3 * row['p50_s']:.2f}", f"{1e3 * row['p99_s']:.2f}", rejected)
+        times.append((*case, f"{1e3 * row['p50_s']:.2f}", f"{1e3 * row['p99_s']:.2f}", rejected))
         parts = [row["parts_s"][name] for name in PARTS]
-        shares.add_row(*case, *(f"{1e6 * s:.0f}" for s in (*parts, sum(parts))))
-    console.print(table)
-    console.print(shares)
+        shares.append((*case, *(f"{1e6 * s:.0f}" for s in (*parts, sum(parts)))))
+    ends = ("p50", "p99", "p50 at a rejection")
+    console.print(grid((*names, *ends), times, title="one round without the model, ms", left=2))
+    whole = (*names, *PARTS, "whole")
+    console.print(grid(whole, shares, title="where a round goes, µs", left=2))
     t = throughput
     console.print(
         f"{CLIENTS} clients: {t['rounds_per_s']:.0f} rounds/s in batches of {t['mean_batch']:.1f}; of processor time "
