@@ -93,7 +93,6 @@ class _Watch:
         self._emit = emit
 
     def __call__(self, event: Event) -> None:
-        """Takes an event."""
         if isinstance(event, Selected):
             self.selected = event
         self._emit(event)

@@ -54,7 +54,6 @@ app = command_line(
 
 
 def main() -> None:
-    """The `device-client` command."""
     sys.exit(run(app, "device"))
 
 

@@ -257,7 +257,6 @@ class ClientSettings(ReachSettings):
                 )
 
     def make_sampling(self) -> Sampling:
-        """How tokens are drawn."""
         return Sampling(
             self.temperature,
             self.top_k,
@@ -268,7 +267,6 @@ class ClientSettings(ReachSettings):
         )
 
     def make_tactics(self) -> Tactics:
-        """How the session speculates."""
         names = (field.name for field in dataclasses.fields(Tactics))
         return Tactics(**{name: getattr(self, name) for name in names})
 
@@ -284,7 +282,6 @@ class ClientSettings(ReachSettings):
         )
 
     def make_view(self) -> ViewOptions:
-        """What the selector is shown."""
         alone = self.mode is AskMode.DEVICE_ONLY
         default = ActivitySource.DRAFT if alone else ActivitySource.TARGET
         return ViewOptions(self.activity or default, self.activity_layers, self.keyword_pipeline)

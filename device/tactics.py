@@ -42,12 +42,10 @@ class Tactics:
         self.branching  # noqa: B018
 
     def make_gate(self) -> Gate:
-        """The gate, C(16), C(17)."""
         return make_gate(self.gate, self.gate_threshold, self.max_gated, self.gate_rule)
 
     @property
     def branching(self) -> Branching:
-        """How branches fan out, C(23)."""
         return Branching(self.branches, self.branch_decay)
 
     @property

@@ -66,7 +66,6 @@ def command(settings: LinkSettings) -> None:
 
 
 async def _serve(proxy: ShapingProxy, to: str, events: list[_Event]) -> None:
-    """Serves until SIGTERM or SIGINT."""
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)

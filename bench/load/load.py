@@ -84,7 +84,6 @@ class LoadLog:
 
     @property
     def num_tokens(self) -> int:
-        """Committed tokens so far."""
         return self._ended_tokens + sum(asked.num_tokens for asked in self.running.values())
 
 

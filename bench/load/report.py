@@ -152,7 +152,6 @@ def verify_fit(times: VerifyTimes) -> dict[str, float]:
 
 
 def goodput(asked: Sequence[Asked], window: tuple[float, float]) -> float:
-    """Committed tokens a second."""
     begin, end = window
     tokens = sum(n for a in asked for at, n in a.commits if begin <= at < end)
     return tokens / (end - begin)

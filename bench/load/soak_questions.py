@@ -110,7 +110,6 @@ def edge_only(message: Open) -> Open:
 
 
 def _answer(model: Model, message: Open) -> list[int]:
-    """The target's answer, token by token."""
     assert message.image_position is not None, "a question about a picture"
     cap = message.sampling.max_new_tokens
     picture = load_image(message.image)
@@ -128,7 +127,6 @@ def _answer(model: Model, message: Open) -> list[int]:
 def _pick(
     logits: np.ndarray[tuple[int], np.dtype[np.float32]], sampling: Sampling, position: int
 ) -> int:
-    """The greedy or the coupled token."""
     if sampling.greedy:
         return greedy_token(logits)
     return coupled_token(distribution(float16_row(logits), sampling), sampling.seed, position)

@@ -164,6 +164,5 @@ def _alpha(pair: PaperPair) -> float:
 
 
 def _theta(drawn: Scenario) -> float:
-    """ϑ of Lemma 1, s."""
     theta, _ = equal_latency(np.ones(len(drawn.devices)), drawn.T_S, drawn.load)
     return float(theta)

@@ -115,5 +115,4 @@ def verdict_bytes() -> int:
 
 @lru_cache(maxsize=1)
 def opened_bytes() -> int:
-    """Size of Opened on the air."""
     return int(to_response(OPENED).ByteSize()) + HEADER_BYTES

@@ -19,7 +19,6 @@ class Acceptance:
         return self._accepted[i] / self._judged[i]
 
     def update(self, probability: float, accepted: bool) -> None:
-        """Learns one verdict."""
         i = self._class(probability)
         self._accepted[i] += accepted
         self._judged[i] += 1

@@ -265,7 +265,6 @@ class Branches:
         begin: int,
         new_block: NewBlock,
     ) -> None:
-        """Adds branches of one outcome."""
         for root, share in guessed:
             block = new_block(begin + num_accepted + 1)
             if block is not None and root not in self._stop_ids:

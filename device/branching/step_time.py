@@ -14,7 +14,6 @@ class StepTime:
         self._scaled = False
 
     def observe(self, n: int, seconds: float) -> None:
-        """Learns the time of one step."""
         if not self._scaled and seconds > 0:
             # The first guess is about proportions; now its unit is known.
             unit = seconds / (1 + (n - 1) / 7)

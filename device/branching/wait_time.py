@@ -16,7 +16,6 @@ class WaitTime:
         self._num_waits = 0
 
     def observe(self, seconds: float) -> None:
-        """Learns one wait."""
         self._num_waits += 1
         weight = max(_SMOOTHING, 1 / self._num_waits)
         self._deviation_s += weight * (abs(seconds - self._mean_s) - self._deviation_s)

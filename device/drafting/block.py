@@ -62,5 +62,4 @@ class Block:
 
     @property
     def token_ids(self) -> list[int]:
-        """Ids of its tokens."""
         return [token.token_id for token in self.tokens]

@@ -41,7 +41,6 @@ class DraftToken:
 
     @property
     def probability(self) -> float:
-        """q of this token."""
         if self._probability < 0:
             self._measure()
         return self._probability

@@ -41,7 +41,6 @@ class Drafter:
     """Proposes continuations of the committed tokens. Calls of one drafter come from one thread at a time."""
 
     def __init__(self, model: Model, corrector: Corrector) -> None:
-        """corrector: draws the tokens."""
         self.model = model
         self.corrector = corrector
         #: Tokens of the last proposal that had been drafted ahead of it.

@@ -59,7 +59,6 @@ class NoGate:
     max_gated = 0
 
     def calls(self, token: DraftToken) -> bool:
-        """Yes."""
         return True
 
 
@@ -76,7 +75,6 @@ class MarginGate:
         self.max_gated = max_gated
 
     def calls(self, token: DraftToken) -> bool:
-        """m < gamma."""
         return token.margin < self.threshold
 
 
@@ -91,7 +89,6 @@ class UncertaintyGate:
         self.max_gated = max_gated
 
     def calls(self, token: DraftToken) -> bool:
-        """u >= u_th."""
         return of_token(token) >= self.threshold
 
 

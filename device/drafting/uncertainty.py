@@ -34,7 +34,6 @@ def uncertainty(logits: Float32Row, token_id: int) -> float:
 
 
 def of_token(token: DraftToken) -> float:
-    """u of a drafted token."""
     assert token.logits is not None, "drafted tokens keep their logits"
     return uncertainty(token.logits, token.token_id)
 

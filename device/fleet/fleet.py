@@ -94,7 +94,6 @@ class Asked:
 
     @property
     def num_tokens(self) -> int:
-        """Committed tokens."""
         return sum(count for _, count in self.commits)
 
     @property

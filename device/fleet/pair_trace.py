@@ -60,7 +60,6 @@ class PairTrace:
         return sum(t == d for t, d in pairs) / len(pairs)
 
     def save(self, path: Path) -> None:
-        """Writes a compressed .npz."""
         answers = self.answers
         about = {key: value for key, value in asdict(self).items() if key != "answers"}
         positions = [-1 if (at := a.prompt.image_position) is None else at for a in answers]

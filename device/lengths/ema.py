@@ -98,7 +98,6 @@ class EmaLength:
         self._rejected_s: float | None = None
 
     def length(self) -> int:
-        """k."""
         return self._k
 
     @property

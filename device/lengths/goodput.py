@@ -79,11 +79,9 @@ class GoodputLength:
 
     @property
     def alpha(self) -> float:
-        """The accept rate so far."""
         return self._accepted / self._judged
 
     def length(self) -> int:
-        """k*."""
         return self._k
 
     def goodputs(self) -> NDArray[np.float64]:

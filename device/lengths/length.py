@@ -57,7 +57,6 @@ class RoundOutcome:
 
     @property
     def num_tail_accepted(self) -> int:
-        """Accepted ones among those k."""
         return max(0, self.num_accepted - self.num_gated)
 
     @property
@@ -94,7 +93,6 @@ class FixedLength:
         """Has no state."""
 
     def length(self) -> int:
-        """The length it was given."""
         return self._length
 
     def update(self, outcome: RoundOutcome) -> None:
@@ -115,7 +113,6 @@ class PlanLength:
         self._plan = opened.plan
 
     def length(self) -> int:
-        """L_k of the plan."""
         return self._length if self._plan is None else self._plan.draft_length
 
     def update(self, outcome: RoundOutcome) -> None:

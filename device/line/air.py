@@ -50,14 +50,12 @@ class NoAir:
         """At once."""
 
     def down(self, num_bytes: int) -> float:
-        """At once."""
         return 0.0
 
     async def until(self, arrival_s: float) -> None:
         """At once."""
 
     def snr_db(self) -> float | None:
-        """As it was said to be."""
         return self._snr_db
 
     def allot(self, bandwidth_hz: float) -> None:
@@ -78,27 +76,23 @@ class ShapedAir:
         self._spent_up_s = self._spent_down_s = 0.0
 
     async def up(self, num_bytes: int) -> None:
-        """Waits for the uplink."""
         sent_s = self._now_s()
         arrival_s = self._up.send(sent_s, num_bytes + HEADER_BYTES)
         self._spent_up_s += arrival_s - sent_s
         await self.until(arrival_s)
 
     def down(self, num_bytes: int) -> float:
-        """Asks the downlink."""
         sent_s = self._now_s()
         arrival_s = self._down.send(sent_s, num_bytes + HEADER_BYTES)
         self._spent_down_s += arrival_s - sent_s
         return arrival_s
 
     async def until(self, arrival_s: float) -> None:
-        """Sleeps."""
         left_s = arrival_s - self._now_s()
         if left_s > 0:
             await asyncio.sleep(left_s)
 
     def snr_db(self) -> float:
-        """That of the moment."""
         rate_bps = self._whole.segment(self._now_s()).rate_bps
         return snr_to_db(math.expm1(rate_bps / self._link.bandwidth_hz * math.log(2)))
 

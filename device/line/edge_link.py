@@ -145,7 +145,6 @@ class EdgeLink:
         await self._channel.close()
 
     async def model_info(self) -> ModelInfo:
-        """What the edge serves."""
         try:
             response = await self._stub.GetModelInfo(
                 model_info_request(), timeout=self.timeout_s, metadata=self._access.metadata

@@ -95,7 +95,6 @@ class Lifeline:
         await self._streams.__aexit__(kind, error, traceback)
 
     async def open(self, message: Open) -> Opened:
-        """Opens the session."""
         await self._stream.send(message)
         self._opened = opened = await receive_opened(self._stream)
         self._open = replace(

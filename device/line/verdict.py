@@ -12,7 +12,6 @@ logger = logging.getLogger(__name__)
 
 
 async def receive_opened(stream: DecodeStream) -> Opened:
-    """The edge's answer to Open."""
     message = await stream.receive(_is_notice)
     if not isinstance(message, Opened):
         raise broken(f"{type(message).__name__} instead of Opened")

@@ -36,7 +36,6 @@ class BranchCounts:
         return self.num_grown_tokens - self.num_hit_tokens
 
     def as_json(self) -> dict[str, Any]:
-        """Everything."""
         return asdict(self) | {
             "num_wasted_tokens": self.num_wasted_tokens,
             "hit_rate": self.hit_rate,
@@ -53,7 +52,6 @@ class PlanCounts:
     bandwidth_hz: float | None = None
 
     def add(self, plan: Plan) -> None:
-        """Counts a plan."""
         self.num_plans += 1
         self.draft_length, self.bandwidth_hz = plan.draft_length, plan.bandwidth_hz
 

@@ -51,12 +51,10 @@ class Traffic:
 
     @property
     def up_bytes(self) -> int:
-        """All bytes to the edge."""
         return self.up.total()
 
     @property
     def down_bytes(self) -> int:
-        """All bytes from the edge."""
         return self.down.total()
 
     def as_json(self) -> dict[str, dict[str, int]]:

@@ -75,7 +75,6 @@ class KeepAll:
     needs_embeddings = False
 
     def select(self, context: VisualContext) -> Indices:
-        """0 … N - 1."""
         return np.arange(context.num_tokens)
 
 
@@ -181,7 +180,6 @@ def _largest(scores: Scores, n: int) -> Indices:
 
 
 def _activity(context: VisualContext) -> NDArray[np.floating]:
-    """Activity scores, [N]."""
     if context.activity is None:
         raise Incompatible(
             "the edge sent no activity scores: choose --activity draft, or --selector random or all",

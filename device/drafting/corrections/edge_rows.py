@@ -17,14 +17,12 @@ class EdgeRows(CorrectedByEdge):
         self._sampling = sampling
 
     def draw(self, logits: Float32Row, position: int, begin: int) -> DraftToken:
-        """x ~ q."""
         row = float16_row(logits)
         q = distribution(row, self._sampling)
         x = draw_from(q, self._sampling.seed, position, begin)
         return DraftToken(x, q, row, logits=logits)
 
     def outlook(self, logits: Float32Row, position: int) -> Float32Row:
-        """q."""
         return distribution(float16_row(logits), self._sampling)
 
     def evidence(self, tokens: Sequence[DraftToken]) -> Evidence:

@@ -17,7 +17,6 @@ class Greedy(CorrectedByEdge):
         return DraftToken(greedy_token(logits), logits=logits)
 
     def outlook(self, logits: Float32Row, position: int) -> Float32Row:
-        """softmax of the logits."""
         return softmax(logits)
 
     def evidence(self, tokens: Sequence[DraftToken]) -> Evidence:

@@ -18,16 +18,13 @@ class Logits:
         self._sampling = sampling
 
     def draw(self, logits: Float32Row, position: int, begin: int) -> DraftToken:
-        """x ~ q."""
         q = distribution(float16_row(logits), self._sampling)
         return DraftToken(draw_from(q, self._sampling.seed, position, begin), q, logits=logits)
 
     def outlook(self, logits: Float32Row, position: int) -> Float32Row:
-        """q."""
         return distribution(float16_row(logits), self._sampling)
 
     def evidence(self, tokens: Sequence[DraftToken]) -> Evidence:
-        """q~(x)."""
         return Evidence(logprobs(tokens))
 
     async def correct(self, verdict: Verdict, rejected: DraftToken, position: int, ask: Ask) -> int:
