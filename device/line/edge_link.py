@@ -21,17 +21,8 @@ from ...common.errors import (
     CovspecError,
     EdgeFailure,
     EdgeSilent,
-    EdgeUnavailable,
-    IdleTimeout,
-    Incompatible,
-    InvalidImage,
     InvalidRequest,
-    NonFinite,
-    OutOfOrder,
-    Overloaded,
-    TooLong,
     Unauthenticated,
-    UnknownSession,
 )
 from ...common.protocol.access import LOCAL, Access
 from ...common.protocol.address import check_target, split_address
@@ -59,6 +50,7 @@ from ...common.protocol.wire import (
 from ...protos.verify_pb2_grpc import VerifierStub
 from ..record.traffic import Traffic
 from .air import Air, NoAir
+from .edge_error import cancelled, info_error, status_error
 
 if TYPE_CHECKING:
     _Call = grpc.aio.StreamStreamCall[Any, Any]
@@ -84,39 +76,6 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
-
-#: How gRPC's resolvers begin.
-_UNRESOLVED = re.compile(r"errors resolving|DNS resolution failed")
-
-#: ErrorReason to error. What is not here is an EdgeFailure.
-_BY_REASON: dict[str, type[CovspecError]] = {
-    "INVALID_REQUEST": InvalidRequest,
-    "INVALID_IMAGE": InvalidImage,
-    "PROTOCOL_VERSION": Incompatible,
-    "TOKENIZER_MISMATCH": Incompatible,
-    "UNKNOWN_MODEL": Incompatible,
-    "UNKNOWN_SESSION": UnknownSession,
-    "OUT_OF_ORDER": OutOfOrder,
-    "STALE_COMMITTED_LEN": OutOfOrder,
-    "FUTURE_COMMITTED_LEN": OutOfOrder,
-    "TOO_LONG": TooLong,
-    "OVERLOADED": Overloaded,
-    "QUOTA": Overloaded,
-    "NON_FINITE": NonFinite,
-    "IDLE": IdleTimeout,
-    "INTERNAL": EdgeFailure,
-    "UNAUTHENTICATED": Unauthenticated,
-    "SHUTTING_DOWN": EdgeUnavailable,
-}
-
-_BY_STATUS: dict[grpc.StatusCode, type[CovspecError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
-    grpc.StatusCode.FAILED_PRECONDITION: Incompatible,
-    grpc.StatusCode.NOT_FOUND: UnknownSession,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
-    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
-    grpc.StatusCode.ABORTED: IdleTimeout,
-}
 
 
 class EdgeLink:
@@ -152,7 +111,7 @@ class EdgeLink:
         except grpc.aio.AioRpcError as error:
             raise (
                 await self._handshake_error(error)
-                or _status_error(error, self.target, self.timeout_s)
+                or status_error(error, self.target, self.timeout_s)
             ) from error
         return model_info_from_proto(response)
 
@@ -283,7 +242,7 @@ class DecodeStream:
             last = error
         except asyncio.CancelledError:
             # gRPC raises this as well when it was the edge that cancelled.
-            last = _cancelled(self._target)
+            last = cancelled(self._target)
         if self._inbox.full():
             self._inbox.get_nowait()
         self._inbox.put_nowait((0.0, 0, last))
@@ -292,7 +251,7 @@ class DecodeStream:
         if isinstance(response, CovspecError):
             raise response
         if isinstance(response, grpc.aio.AioRpcError):
-            raise _status_error(response, self._target, self._timeout_s) from response
+            raise status_error(response, self._target, self._timeout_s) from response
         if response is None:
             raise EdgeFailure(f"the edge at {self._target} ended the stream without an answer")
         try:
@@ -301,7 +260,7 @@ class DecodeStream:
             raise EdgeFailure(f"the edge at {self._target} broke the protocol: {error}") from error
         self.traffic.count_down(message, num_bytes)
         if isinstance(message, ErrorInfo):
-            raise _info_error(message)
+            raise info_error(message)
         self._finished = isinstance(message, Verdict) and message.finish is not None
         return message
 
@@ -316,49 +275,3 @@ def _proxy_options(target: str) -> list[tuple[str, int]]:
     """An HTTP proxy of the environment is never asked for this very machine."""
     local = re.match(r"127\.|localhost:|\[::1\]|unix:", target)
     return [("grpc.enable_http_proxy", 0)] if local else []
-
-
-def _info_error(info: ErrorInfo) -> CovspecError:
-    kind = _BY_REASON.get(info.reason, EdgeFailure)
-    return kind(info.message, reason=info.reason, retry_after_s=info.retry_after_s)
-
-
-def _status_error(error: grpc.aio.AioRpcError, target: str, timeout_s: float) -> CovspecError:
-    code, details = error.code(), error.details() or "no details"
-    match code:
-        case grpc.StatusCode.UNAVAILABLE if "failed to connect" in details:
-            return EdgeUnavailable(
-                f"no edge answers at {target}: start one with edge-server, or say where it is with --edge HOST:PORT"
-            )
-        case grpc.StatusCode.UNAVAILABLE if _UNRESOLVED.search(details):
-            return EdgeUnavailable(
-                f"no address is known for {target}: check --edge, and the network's name server"
-            )
-        case grpc.StatusCode.INTERNAL if details == "Internal error from Core":
-            # A write met a stream that was closed, and the edge had no last words.
-            return EdgeUnavailable(f"the edge at {target} went away: ask again when it is back")
-        case grpc.StatusCode.CANCELLED:
-            return _cancelled(target)
-        case grpc.StatusCode.UNAVAILABLE:
-            return EdgeUnavailable(
-                f"the edge at {target} is unavailable ({details}): ask again later"
-            )
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return EdgeUnavailable(
-                f"the edge at {target} did not answer for {timeout_s:g} s: "
-                "check that it is alive, or allow more with --timeout-s"
-            )
-        case grpc.StatusCode.UNIMPLEMENTED:
-            return Incompatible(
-                f"what listens at {target} does not speak covspec's protocol ({details}): "
-                "check --edge, and install matching versions of covspec on both ends",
-                reason="PROTOCOL_VERSION",
-            )
-    kind = _BY_STATUS.get(code)
-    if kind is not None:
-        return kind(details)
-    return EdgeFailure(f"the edge at {target} failed with {code.name}: {details}")
-
-
-def _cancelled(target: str) -> EdgeUnavailable:
-    return EdgeUnavailable(f"the edge at {target} cancelled the session: ask again")

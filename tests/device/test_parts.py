@@ -30,7 +30,7 @@ from covspec.common.protocol.messages import (
 from covspec.common.protocol.wire import ERROR_REASONS, to_request, to_response
 from covspec.device.answer import Answer
 from covspec.device.lengths.length import FixedLength, clamp_length
-from covspec.device.line import edge_link
+from covspec.device.line import edge_error
 from covspec.device.record import events
 from covspec.device.record.statistics import Statistics
 from covspec.device.record.traffic import Traffic, packed_bytes
@@ -256,10 +256,10 @@ def test_bad_targets(target: str) -> None:
 
 
 def test_every_reason_of_the_protocol_has_its_error() -> None:
-    assert edge_link._BY_REASON.keys() == ERROR_REASONS.keys()
-    for reason, kind in edge_link._BY_REASON.items():
+    assert edge_error.BY_REASON.keys() == ERROR_REASONS.keys()
+    for reason, kind in edge_error.BY_REASON.items():
         assert issubclass(kind, CovspecError)
-        assert isinstance(edge_link._info_error(ErrorInfo(reason, "m")), kind)
+        assert isinstance(edge_error.info_error(ErrorInfo(reason, "m")), kind)
 
 
 def test_manual_clock_stands_still_until_it_is_moved() -> None:
