@@ -30,7 +30,7 @@ from ..common.protocol.messages import (
 )
 from .batching.admission import Admission, Quota
 from .batching.batcher import Batcher
-from .batching.judge import candidates_from
+from .batching.corrections.candidates import candidates_from
 from .batching.prefill import Prefill
 from .batching.session import Session
 from .scheduling.scheduler import Scheduler

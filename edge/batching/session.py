@@ -24,7 +24,8 @@ from ...common.protocol.messages import (
     Open,
     Verdict,
 )
-from .judge import Judgement
+from .corrections.judgement import Judgement
+from .judge import mode_of
 
 
 @dataclass(slots=True)
@@ -127,25 +128,8 @@ class Session:
             raise InvalidRequest(
                 f"draft.num_gated: the gate of this session is `{self.open.gate.value}`"
             )
-        sampling, correction = self.open.sampling, self.open.correction
-        k -= draft.num_gated
-        if k == 0 or sampling.greedy or correction is Correction.COUPLED:
-            return
-        if draft.logprobs is None:
-            raise InvalidRequest(f"draft.logprobs: `{correction.value}` needs one per draft token")
-        if correction is Correction.EDGE and (
-            draft.rows is None or draft.rows.shape != (k, self.vocab_size)
-        ):
-            raise InvalidRequest(f"draft.rows: `edge` needs {k} rows of {self.vocab_size} entries")
-        if correction is Correction.TOPK:
-            if draft.rows is None or draft.row_ids is None:
-                raise InvalidRequest("draft.rows: `topk` needs rows and row_ids")
-            if draft.row_ids.max(initial=0) >= self.vocab_size:
-                raise InvalidRequest(f"draft.row_ids: an id is not below {self.vocab_size}")
-            if not np.all(draft.rows >= 0):
-                raise InvalidRequest(
-                    "draft.rows: `topk` sends probabilities, which are not negative"
-                )
+        if k > draft.num_gated:
+            mode_of(self.open.sampling, self.open.correction).check(draft, self.vocab_size)
 
     def check_candidates_request(self, request: CandidatesRequest) -> None:
         """Raises OutOfOrder unless a rejection of that round is open in `candidates` mode."""

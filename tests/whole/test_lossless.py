@@ -28,7 +28,7 @@ from covspec.common.protocol.messages import Correction, Finish
 from covspec.device.drafting.corrections import candidates, corrector, make_corrector
 from covspec.device.drafting.corrections.corrector import Corrector
 from covspec.device.drafting.corrections.top_entries import TopEntries
-from covspec.edge.batching import judge as edge
+from covspec.edge.batching.corrections import coupled, judgement, top_entries
 
 ALPHA = 1e-3
 #: What a known fault must fall below.
@@ -116,13 +116,18 @@ def three_entries(ids: Any, probs: Any, vocab_size: int) -> Table:
 @pytest.mark.parametrize(
     ("correction", "module", "name", "fault"),
     [
-        (Correction.LOGITS, edge, "accept_probability", inverted),
-        (Correction.TOPK, edge, "accept_probability", inverted),
+        (Correction.LOGITS, judgement, "accept_probability", inverted),
+        (Correction.TOPK, judgement, "accept_probability", inverted),
         (Correction.LOGITS, corrector, "residual", lambda p, q: p),
-        (Correction.EDGE, edge, "residual", lambda p, q: p),
-        (Correction.TOPK, edge, "sparse_distribution", three_entries),
+        (Correction.EDGE, judgement, "residual", lambda p, q: p),
+        (Correction.TOPK, top_entries, "sparse_distribution", three_entries),
         (Correction.CANDIDATES, candidates, "keep_probability", lambda p_w, q_w: 1.0),
-        (Correction.COUPLED, edge, "coupled_token", lambda d, s, at: coupled_token(d, s, at // 2)),
+        (
+            Correction.COUPLED,
+            coupled,
+            "coupled_token",
+            lambda d, s, at: coupled_token(d, s, at // 2),
+        ),
     ],
 )
 async def test_faults_are_refused(

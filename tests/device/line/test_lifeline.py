@@ -48,7 +48,7 @@ from covspec.device.line.edge_link import EdgeLink
 from covspec.device.record.events import Committed, Done, Event, Resumed
 from covspec.device.record.meters import Meters
 from covspec.device.tactics import Tactics
-from covspec.edge.batching import judge
+from covspec.edge.batching.corrections import candidates
 from covspec.edge.server import EdgeServer
 
 V = 24
@@ -220,7 +220,7 @@ async def test_a_session_with_a_picture_is_rebuilt_to_the_last_bit(
 async def test_a_break_among_candidates_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     far = table(3)
     asked = request(correction=Correction.CANDIDATES, **SAMPLED | {"max_new_tokens": 200})
-    monkeypatch.setattr(judge, "NUM_CANDIDATES", 1)
+    monkeypatch.setattr(candidates, "NUM_CANDIDATES", 1)
     async with running_edge(TARGET) as edge:
         whole = await speculate(edge.address, far, asked)
         engine = edge.engine

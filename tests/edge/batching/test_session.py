@@ -21,7 +21,7 @@ from covspec.common.protocol.messages import (
     Open,
     Verdict,
 )
-from covspec.edge.batching.judge import Judgement
+from covspec.edge.batching.corrections.judgement import Judgement
 from covspec.edge.batching.session import Session
 
 STOP = 99
