@@ -17,7 +17,7 @@ PROTOS := $(wildcard protos/*.proto)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help install demo test soak check fmt protos types bench clean
+.PHONY: help install demo test soak check fmt docs protos types bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ fmt: $(STAMP) ## Format the source and repair what ruff can
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 
+docs: $(STAMP) ## Write docs/commands.md from the flags of the commands
+	@PYTHONPATH=tests $(BIN)/python -m support.commands_page > docs/commands.md
+
 protos: $(STAMP) ## Generate the stubs beside the .proto files
 	@$(call protoc,build/stubs)
 	@rm -f protos/*_pb2*
@@ -62,8 +65,10 @@ protos: $(STAMP) ## Generate the stubs beside the .proto files
 
 types: $(TYPES) ## Link build/types/covspec to this folder, where type checkers look for the package
 
-bench: $(STAMP) ## Measure; writes JSON and plots to bench/results/
-	@for name in pair decode selection device int8 verify wire startup; do $(BIN)/covspec bench $$name; done
+bench: $(STAMP) ## Measure; writes JSON and plots to results/
+	@missed=; for name in pair decode selection device int8 verify wire startup; do \
+		$(BIN)/covspec bench $$name || missed="$$missed $$name"; \
+	done; test -z "$$missed" || { echo "bars were missed by:$$missed"; exit 1; }
 
 clean: ## Remove what was built and all caches; keeps .venv
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -165,6 +165,22 @@ def range_of(field: FieldInfo) -> str:
     )
 
 
+def settings_classes() -> set[type[Settings]]:
+    """The settings classes of all commands."""
+    root = Path(__file__).parent.parent
+    for part in ("device", "edge", "bench"):
+        for path in root.joinpath(part).rglob("settings.py"):
+            name = path.relative_to(root).with_suffix("").as_posix().replace("/", ".")
+            import_module(f"{__package__.rpartition('.')[0]}.{name}")
+    found: set[type[Settings]] = set()
+    waiting: list[type[Settings]] = [Settings]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        found.update(below)
+        waiting += below
+    return found
+
+
 def kinds_of(annotation: Any) -> Iterable[Any]:
     """The types of an annotation, of a union each."""
     if get_origin(annotation) in (Union, UnionType):
@@ -188,7 +204,7 @@ def _environment(cls: type[Settings]) -> dict[str, Any]:
     own = {variable_of(cls, name): name for name in cls.model_fields}
     found = {name for name, text in os.environ.items() if name.startswith(PREFIX) and text}
     if strange := found - own.keys():
-        known = {variable_of(c, name) for c in _all_settings() for name in c.model_fields}
+        known = {variable_of(c, name) for c in settings_classes() for name in c.model_fields}
         for variable in sorted(strange - known):
             near = _meant(variable, known | own.keys())
             raise InvalidRequest(f"{variable} is not a variable of covspec{near}")
@@ -198,22 +214,6 @@ def _environment(cls: type[Settings]) -> dict[str, Any]:
         text = os.environ[variable]
         values[own[variable]] = text.split() if any(get_origin(k) is tuple for k in kinds) else text
     return values
-
-
-def _all_settings() -> set[type[Settings]]:
-    """The settings classes of all commands."""
-    root = Path(__file__).parent.parent
-    for part in ("device", "edge", "bench"):
-        for path in root.joinpath(part).rglob("settings.py"):
-            name = path.relative_to(root).with_suffix("").as_posix().replace("/", ".")
-            import_module(f"{__package__.rpartition('.')[0]}.{name}")
-    found: set[type[Settings]] = set()
-    waiting: list[type[Settings]] = [Settings]
-    while waiting:
-        below = waiting.pop().__subclasses__()
-        found.update(below)
-        waiting += below
-    return found
 
 
 def _read(cls: type[Settings], file: Path) -> dict[str, Any]:

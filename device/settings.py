@@ -221,7 +221,8 @@ class ClientSettings(ReachSettings):
         le=MAX_ACTIVITY_LAYERS,
     )
     keyword_pipeline: str = setting(
-        AUTO, "spaCy pipeline that finds keywords; auto: an installed English one, else stop words."
+        AUTO,
+        "Pipeline of spaCy that finds keywords; auto: an installed English one, else stop words.",
     )
     save_selection: Path | None = setting(
         None,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +19,13 @@ from support.edges import (
     drive,
     edge_only,
     garbage,
+    greedy_text,
     opening,
     raw_channel,
     raw_stream,
     running_edge,
     table,
+    until,
 )
 
 from covspec.common.maths.sampling import Sampling
@@ -47,24 +47,6 @@ from covspec.edge.listening.listen import GRPC_OPTIONS
 from covspec.protos import verify_pb2 as pb
 
 Status = grpc.StatusCode
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Waits for something that another task or process is about to do."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.005)
-
-
-def greedy_text(seed: int, prompt: tuple[int, ...], length: int) -> list[int]:
-    """What a table model says greedily, by hand."""
-    ids, last = [], prompt[-1]
-    logits = np.random.default_rng(seed).normal(0, 2, (VOCAB, VOCAB)).astype(np.float32)
-    for _ in range(length):
-        last = int(logits[last].argmax())
-        ids.append(last)
-    return ids
 
 
 @pytest.mark.parametrize("length", [1, 3, 40])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -179,3 +181,21 @@ async def drive(address: str, message: Open, drafts: Any) -> list[int]:
 def garbage() -> pb.DecodeRequest:
     """A request without a payload."""
     return pb.DecodeRequest()
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Waits for something that another task or process is about to do."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.005)
+
+
+def greedy_text(seed: int, prompt: tuple[int, ...], length: int) -> list[int]:
+    """What a table model says greedily, by hand."""
+    ids, last = [], prompt[-1]
+    logits = np.random.default_rng(seed).normal(0, 2, (VOCAB, VOCAB)).astype(np.float32)
+    for _ in range(length):
+        last = int(logits[last].argmax())
+        ids.append(last)
+    return ids
