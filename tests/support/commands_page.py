@@ -25,13 +25,13 @@ HEAD = """# Commands
 
 Every flag below has an environment variable and a key in a configuration file. `--max-num-seqs 8`,
 `COVSPEC_MAX_NUM_SEQS=8` and `max-num-seqs = 8` in the TOML file that `--config FILE.toml` (or `COVSPEC_CONFIG`) names
-say the same; the command line wins over the environment, which wins over the file, which wins over the default. A value out
-of bounds and a name that is not known are errors wherever they stand. Flags that take no value have a `--no-` form;
-flags that may be repeated are lists in a file, and their values are separated by spaces in a variable. `-h` shows a
-command's flags, `--install-completion` makes the shell complete them.
+say the same; the command line wins over the environment, which wins over the file, which wins over the default. A
+value out of bounds and a name that is not known are errors wherever they stand. Flags that take no value have a
+`--no-` form; flags that may be repeated are lists in a file, and their values are separated by spaces in a variable.
+`-h` shows a command's flags, `--install-completion` makes the shell complete them.
 
-Commands that are not listed say what they do with `-h`; the flags that all benchmarks have are listed under
-`covspec bench`. `make docs` writes this page.
+Commands that are not listed say what they do with `-h`; the flags that all benchmarks have are listed under `covspec
+bench`. `make docs` writes this page.
 """
 COMMANDS: dict[str, type[Settings]] = {
     "device-client": ClientSettings,
