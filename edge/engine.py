@@ -45,8 +45,6 @@ MAX_ACTIVITY_LAYERS = 64
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Sizes and limits of an engine."""
-
     model_names: tuple[str, ...]
     row_len: int
     max_num_seqs: int
@@ -78,7 +76,6 @@ class Engine:
         self.sessions: dict[str, Session] = {}
 
     def info(self) -> ModelInfo:
-        """What is served."""
         return ModelInfo(
             model_names=self.config.model_names,
             tokenizer_fingerprint=self._model.tokenizer.fingerprint,
@@ -146,23 +143,21 @@ class Engine:
         if stored is not None:
             return stored
         self._quota.spend(session.client, len(draft.token_ids) + 1)
-        if self.scheduler is None:
-            return await self.batcher.verify(session, draft)
-        self.scheduler.observe_draft(session, draft)
+        if self.scheduler is not None:
+            self.scheduler.observe_draft(session, draft)
         verdict = await self.batcher.verify(session, draft)
-        verdict = self.scheduler.answer(session, draft, verdict)
-        session.remember(verdict)
+        if self.scheduler is not None:
+            verdict = session.last_verdict = self.scheduler.answer(session, draft, verdict)
         return verdict
 
     async def decode(self, session: Session, num_tokens: int) -> AsyncIterator[Verdict]:
         """Decodes with the target alone, so many tokens or until the answer ends: one verdict a token."""
         async for verdict in self.batcher.decode(session, num_tokens):
             self._quota.spend(session.client, 1)
-            if self.scheduler is None:
-                yield verdict
-            else:
+            if self.scheduler is not None:
                 empty = Draft(verdict.round, verdict.committed_len)
-                yield self.scheduler.answer(session, empty, verdict)
+                verdict = self.scheduler.answer(session, empty, verdict)
+            yield verdict
 
     def plan(self, query: PlanQuery, client: str) -> Plan | None:
         """What an idle device is to do next; None without a scheduler. Raises UnknownSession."""
@@ -176,22 +171,15 @@ class Engine:
     def more_candidates(self, session: Session, request: CandidatesRequest) -> Verdict:
         """More candidates for the open rejection, or the target's row."""
         session.check_candidates_request(request)
-        assert session.last_verdict is not None and session.open_row is not None, (
-            "a rejection is open"
-        )
+        last, row, sampling = session.last_verdict, session.open_row, session.open.sampling
+        assert last is not None and row is not None, "a rejection is open"
         if request.row:
-            return replace(session.last_verdict, candidates=(), row=session.open_row, plan=None)
-        sampling = session.open.sampling
-        p = distribution(session.open_row, sampling)
-        position = len(session.committed)
-        return replace(
-            session.last_verdict,
-            candidates=candidates_from(p, sampling.seed, position, request.num_refused),
-            plan=None,
-        )
+            return replace(last, candidates=(), row=row, plan=None)
+        p, position = distribution(row, sampling), len(session.committed)
+        more = candidates_from(p, sampling.seed, position, request.num_refused)
+        return replace(last, candidates=more, plan=None)
 
     def close(self) -> None:
-        """Ends the helper threads."""
         self._images.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, opening: Open, committed: Sequence[int]) -> None:

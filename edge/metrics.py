@@ -31,7 +31,6 @@ class EdgeCollector(Collector):
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """Called by Prometheus' client for each scrape."""
         batcher, admission = self._engine.batcher, self._engine.admission
         totals, rows = batcher.totals, self._engine.config.max_num_seqs
         for name, text, value in (
@@ -91,13 +90,10 @@ def _plans(scheduler: Scheduler) -> Iterator[Metric]:
 
 
 class SchedulerCollector(Collector):
-    """Reads the service of an `edge-scheduler`."""
-
     def __init__(self, service: SchedulerService) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        """Called by Prometheus' client for each scrape."""
         totals = self._service.totals
         for name, text, value in (
             ("scheduler_plans", "Plans made.", totals.plans),

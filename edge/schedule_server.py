@@ -8,15 +8,17 @@ import sys
 from ..common.command import run, start_logging
 from ..common.flags import command_line, flags_of
 from ..protos import schedule_pb2_grpc
-from .listening.listen import Listener, until_told
+from .listening.listen import Listener, Server
 from .metrics import SchedulerCollector
 from .scheduling.service import SERVICE, SchedulerService
 from .scheduling.solver_thread import SolverThread
 from .settings import SchedulerSettings
 
 
-class SchedulerServer:
-    """One scheduler behind one port. Usable in a test's own event loop: `start`, `address`, `stop`."""
+class SchedulerServer(Server):
+    """One scheduler behind one port."""
+
+    name = "scheduler"
 
     def __init__(self, config: SchedulerSettings) -> None:
         self._planner = SolverThread(config.plan_valid_s)
@@ -24,7 +26,6 @@ class SchedulerServer:
         self.listener = Listener((SERVICE,), config)
 
     async def start(self) -> None:
-        """Binds the port and reports SERVING. Raises InvalidRequest."""
         schedule_pb2_grpc.add_SchedulerServicer_to_server(self.service, self.listener.server)
         await self.listener.start()
         self.listener.serve_metrics(SchedulerCollector(self.service))
@@ -36,32 +37,12 @@ class SchedulerServer:
         await self.listener.stop()
         await self._planner.close()
 
-    @property
-    def address(self) -> str:
-        """HOST:PORT as edges write it."""
-        return self.listener.address
-
-    @property
-    def metrics_port(self) -> int:
-        """Where metrics are served; 0 without them."""
-        return self.listener.metrics_port
-
-
-async def serve(config: SchedulerSettings) -> None:
-    """Runs a scheduler until SIGTERM or SIGINT."""
-    server = SchedulerServer(config)
-
-    def ready() -> None:
-        server.listener.announce("scheduler")
-
-    await until_told(server.start, ready, server.stop)
-
 
 @flags_of(SchedulerSettings)
 def command(settings: SchedulerSettings) -> None:
     """Plan draft lengths and bandwidth for the devices of edges that ask (edge-server --scheduler HOST:PORT)."""
     start_logging(settings.log_level)
-    asyncio.run(serve(settings))
+    asyncio.run(SchedulerServer(settings).serve())
 
 
 app = command_line(
@@ -72,7 +53,6 @@ app = command_line(
 
 
 def main() -> None:
-    """The `edge-scheduler` command."""
     sys.exit(run(app, "edge"))
 
 

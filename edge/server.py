@@ -20,7 +20,7 @@ from .batching.batcher import Batcher
 from .batching.memory import Rows
 from .batching.round_queue import Batching
 from .engine import Engine, EngineConfig
-from .listening.listen import Listener, until_told
+from .listening.listen import Listener, Server
 from .metrics import EdgeCollector
 from .scheduling import service as schedule_service
 from .scheduling.link import SchedulerLink
@@ -32,8 +32,10 @@ from .settings import EdgeSettings
 SERVICE = verify_pb2.DESCRIPTOR.services_by_name["Verifier"].full_name
 
 
-class EdgeServer:
-    """One target behind one port. Usable in a test's own event loop: `start`, `port`, `stop`."""
+class EdgeServer(Server):
+    """One target behind one port."""
+
+    name = "edge"
 
     def __init__(self, config: EdgeSettings, model: Model | None = None) -> None:
         """model: in place of the one that the configuration names."""
@@ -48,7 +50,6 @@ class EdgeServer:
         self._scheduler: Scheduler | None = None
 
     async def start(self) -> None:
-        """Binds the port, loads and tests the model, then reports SERVING. Raises CovspecError."""
         c = self.config
         verify_pb2_grpc.add_VerifierServicer_to_server(self._service, self.listener.server)
         planner = self._planner()
@@ -81,6 +82,12 @@ class EdgeServer:
         self.listener.serve_metrics(EdgeCollector(self.engine))
         await self.listener.set_health(serving=True)
 
+    def ready(self) -> None:
+        # What is loaded stays: a full collection would stop every session to look at it again.
+        gc.collect()
+        gc.freeze()
+        super().ready()
+
     async def stop(self) -> None:
         """Drains: no new sessions, running ones hear of it and get --shutdown-timeout to end."""
         await self.listener.set_health(serving=False)
@@ -97,21 +104,6 @@ class EdgeServer:
         if self.engine is not None:
             self.engine.close()
 
-    @property
-    def port(self) -> int:
-        """Where it listens; 0 before it does."""
-        return self.listener.port
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT as clients write it."""
-        return self.listener.address
-
-    @property
-    def metrics_port(self) -> int:
-        """Where metrics are served; 0 without them."""
-        return self.listener.metrics_port
-
     def _planner(self) -> Planner | None:
         """Who makes plans: the scheduler elsewhere, or a thread here, which other edges may ask as well."""
         c = self.config
@@ -125,7 +117,6 @@ class EdgeServer:
         return planner
 
     def _load(self) -> tuple[Model, Rows]:
-        """The model, ready, with memory for its sessions."""
         c = self.config
         model = self._model or load_model(
             c.model,
@@ -156,17 +147,8 @@ class EdgeServer:
         )
 
 
-async def serve(config: EdgeSettings) -> None:
-    """Runs a server until SIGTERM or SIGINT."""
-    server = EdgeServer(config)
-
-    def ready() -> None:
-        # What is loaded stays: a full collection would stop every session to look at it again.
-        gc.collect()
-        gc.freeze()
-        server.listener.announce("edge")
-
-    if not await until_told(server.start, ready, server.stop):
+async def serve(settings: EdgeSettings) -> None:
+    if not await EdgeServer(settings).serve():
         # The model is still loading, on a thread that cannot be told to stop and that would be waited for.
         os._exit(INTERRUPTED)
 
@@ -187,7 +169,6 @@ app = command_line(
 
 
 def main() -> None:
-    """The `edge-server` command."""
     sys.exit(run(app, "edge"))
 
 

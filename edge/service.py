@@ -64,7 +64,6 @@ class ClientStream:
         self._limit = WaitLimit(idle_timeout_s)
 
     def close(self) -> None:
-        """Nothing more is read or written."""
         self._limit.close()
 
     async def read(self) -> DeviceMessage | None:
@@ -93,8 +92,6 @@ class ClientStream:
 
 
 class VerifierService(pb_grpc.VerifierServicer):
-    """Thin: reads, calls the engine, writes."""
-
     def __init__(self) -> None:
         #: Set once the model is loaded and tested; every call is refused before.
         self.engine: Engine | None = None
@@ -117,7 +114,6 @@ class VerifierService(pb_grpc.VerifierServicer):
             pb.GetModelInfoRequest, Awaitable[pb.GetModelInfoResponse]
         ],
     ) -> pb.GetModelInfoResponse:
-        """What is served."""
         try:
             return model_info_to_proto(self._engine.info())
         except CovspecError as error:
@@ -128,7 +124,6 @@ class VerifierService(pb_grpc.VerifierServicer):
         request: pb.GetPlanRequest,
         context: grpc.aio.ServicerContext[pb.GetPlanRequest, Awaitable[pb.GetPlanResponse]],
     ) -> pb.GetPlanResponse:
-        """The plan of a device that was idle."""
         try:
             query = plan_query_from_proto(request)
             return plan_to_proto(self._engine.plan(query, _host(context.peer())))

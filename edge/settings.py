@@ -145,12 +145,10 @@ class EdgeSettings(ListenSettings):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """API keys that open the edge."""
         return self.api_key
 
     @property
     def scheduler_access(self) -> Access:
-        """How the scheduler is reached."""
         tls = Tls.given(ca_certs=self.scheduler_ca_certs)
         return Access(tls, self.scheduler_api_key, self.insecure)
 
@@ -171,8 +169,6 @@ class EdgeSettings(ListenSettings):
 
 
 class SchedulerSettings(ListenSettings):
-    """What `edge-scheduler` is asked for."""
-
     solver: str = setting(
         "exact", "Solver, where an edge leaves the choice.", choices=SOLVERS, group="Plans"
     )
@@ -199,13 +195,10 @@ class SchedulerSettings(ListenSettings):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """API keys that open the scheduler."""
         return self.scheduler_api_key
 
 
 class PlanSettings(Settings):
-    """What `covspec plan` is asked."""
-
     solver: str = setting("", "Solver instead of the scenario's.", choices=SOLVERS)
     objective: str = setting("", "Objective instead of the scenario's.", choices=OBJECTIVES)
     as_json: bool = setting(False, "Print one JSON object instead of a table.", name="json")

@@ -39,17 +39,14 @@ class Admission:
 
     @property
     def num_taken(self) -> int:
-        """Rows in use."""
         return self._num_rows - len(self._free)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next session has to wait."""
         return not self._free
 
     @property
     def num_waiting(self) -> int:
-        """Sessions that wait for a row."""
         return sum(not waiter.done() for waiter in self._waiting)
 
     def retry_after_s(self) -> float:
@@ -86,7 +83,6 @@ class Admission:
             raise
 
     def release(self, row: int) -> None:
-        """Gives a row back, to the first that waits."""
         self._session_s.observe(self._now() - self._taken_at.pop(row))
         while self._waiting:
             waiter = self._waiting.popleft()

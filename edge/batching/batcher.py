@@ -49,8 +49,6 @@ class _Live:
 
 @dataclass(slots=True)
 class Totals:
-    """What the engine has done since it started."""
-
     steps: int = 0
     rounds: int = 0
     draft_tokens: int = 0
@@ -94,7 +92,6 @@ class Batcher:
     # --- on the event loop ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the model thread."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._serve, name="model", daemon=True)
         self._thread.start()
@@ -156,7 +153,6 @@ class Batcher:
 
     @property
     def num_queued(self) -> int:
-        """Jobs that wait for a step."""
         return len(self._rounds) + len(self._prefills)
 
     def _enqueue(self, job: Prefill | Round) -> _Live:
@@ -262,28 +258,28 @@ class Batcher:
         outcomes: list[Outcome],
         seconds: float,
     ) -> None:
-        t = self.totals
+        t, verdicts = self.totals, [o.verdict for o in outcomes if o.verdict is not None]
+        num_prompt = sum(size for _, size in chunks)
+        num_verified = sum(len(r.draft.token_ids) + 1 for r in rounds)
+        num_accepted = sum(v.num_accepted for v in verdicts)
         t.steps += bool(rounds or chunks)
         t.busy_s += seconds
-        t.prefill_tokens += sum(size for _, size in chunks)
-        for outcome in outcomes:
-            if outcome.error is not None:
-                t.failed += 1
-            if isinstance(outcome.job, Round) and outcome.verdict is not None:
-                t.rounds += 1
-                t.draft_tokens += len(outcome.job.draft.token_ids)
-                t.accepted_tokens += outcome.verdict.num_accepted
-                t.committed_tokens += outcome.verdict.num_accepted
-                t.committed_tokens += outcome.verdict.token_id is not None
+        t.prefill_tokens += num_prompt
+        t.failed += sum(o.error is not None for o in outcomes)
+        t.rounds += len(verdicts)
+        t.draft_tokens += sum(
+            len(o.job.draft.token_ids)
+            for o in outcomes
+            if isinstance(o.job, Round) and o.verdict is not None
+        )
+        t.accepted_tokens += num_accepted
+        t.committed_tokens += num_accepted + sum(v.token_id is not None for v in verdicts)
         if (rounds or chunks) and not any(outcome.error for outcome in outcomes):
-            tokens = sum(len(r.draft.token_ids) + 1 for r in rounds) + sum(n for _, n in chunks)
-            self.verify_time.step.observe(tokens, seconds)
+            self.verify_time.step.observe(num_verified + num_prompt, seconds)
         if rounds:
             t.batch_sizes[len(rounds)] = t.batch_sizes.get(len(rounds), 0) + 1
-            verdicts = [o.verdict for o in outcomes if o.verdict is not None]
-            if verdicts and not chunks and verdicts[0].batch_size == len(rounds):
-                tokens = sum(len(r.draft.token_ids) + 1 for r in rounds)
-                self.verify_time.observe(len(rounds), tokens, verdicts[0].verify_s)
+        if verdicts and not chunks and verdicts[0].batch_size == len(rounds):
+            self.verify_time.observe(len(rounds), num_verified, verdicts[0].verify_s)
         broken = bool(outcomes) and all(isinstance(o.error, EdgeFailure) for o in outcomes)
         self._failed_steps = self._failed_steps + 1 if broken else 0
         if self._failed_steps == MAX_FAILED_STEPS:

@@ -46,7 +46,6 @@ class Prefill:
 
     @property
     def next_size(self) -> int:
-        """Tokens of the first part."""
         part = self.parts[0]
         return part.num_tokens if isinstance(part, VisualTokens) else len(part)
 

@@ -25,12 +25,6 @@ class Batching:
     wait_s: float
     max_rounds: int
 
-    def hold_s(self, now: float, oldest_s: float, num_waiting: int, num_expected: int) -> float:
-        """Seconds to wait for more drafts; 0 closes the batch."""
-        if num_waiting >= min(num_expected, self.max_rounds):
-            return 0.0
-        return max(0.0, oldest_s + self.wait_s - now)
-
 
 @dataclass(frozen=True, slots=True)
 class _Waiting(Generic[Job]):
@@ -79,7 +73,6 @@ class RoundQueue(Generic[Job]):
         self._punctual.discard(session_id)
 
     def drop(self, session_id: str) -> None:
-        """Forgets a session and what it has waiting."""
         self.finish(session_id)
         if self._num_of.pop(session_id, 0):
             self._waiting = [w for w in self._waiting if w.session_id != session_id]
@@ -94,10 +87,10 @@ class RoundQueue(Generic[Job]):
 
     def hold_s(self, now: float) -> float:
         """Seconds to wait for more before `take`; 0 when nothing waits."""
-        if not self._waiting:
+        enough = min(self.num_expected, self._batching.max_rounds)
+        if not self._waiting or len(self._num_of) >= enough:
             return 0.0
-        oldest_s = self._waiting[0].arrived_s
-        return self._batching.hold_s(now, oldest_s, len(self._num_of), self.num_expected)
+        return max(0.0, self._waiting[0].arrived_s + self._batching.wait_s - now)
 
     def take(self) -> list[Job]:
         """The next batch. Who has nothing in the batch that empties the queue is not waited for next time."""
@@ -116,7 +109,6 @@ class RoundQueue(Generic[Job]):
         return [w.job for w in taken]
 
     def clear(self) -> list[Job]:
-        """Gives all that waits back."""
         jobs = [w.job for w in self._waiting]
         self._waiting = []
         self._num_of.clear()

@@ -52,6 +52,7 @@ class Session:
     closed: bool = False
     #: Distribution at the open rejection (`candidates` and `logits`), None when none is open.
     open_row: NDArray[np.float16] | None = None
+    #: As it was sent, so that the same round again gets the same bytes.
     last_verdict: Verdict | None = None
     last_draft: Draft | None = None
 
@@ -96,13 +97,11 @@ class Session:
             self.committed.append(draft.correction)
             self.pending.append(draft.correction)
             self.open_row = None
-        return self._close(draft) if draft.final else None
-
-    def _close(self, draft: Draft) -> Verdict:
-        """Takes the last tokens of an answer that the device's gate ended; the target does not see them."""
-        verdict = self.commit(draft, Judgement(len(draft.token_ids)), None)
-        self.remember(verdict)
-        return verdict
+        if not draft.final:
+            return None
+        # The last tokens of an answer that the device's gate ended: the target does not see them.
+        self.last_verdict = self.commit(draft, Judgement(len(draft.token_ids)), None)
+        return self.last_verdict
 
     def _check_tokens(self, draft: Draft) -> None:
         k = len(draft.token_ids)
@@ -177,10 +176,6 @@ class Session:
         stops = frozenset() if self.open.sampling.ignore_stop else self.stop_ids
         last = draft.token_ids[-1:]
         return draft.num_gated == len(draft.token_ids) and bool(last) and last[0] in stops
-
-    def remember(self, verdict: Verdict) -> None:
-        """Stores the verdict as it was sent, so that the same round again gets the same bytes."""
-        self.last_verdict = verdict
 
     def _cut(self, tokens: list[int]) -> tuple[int, Finish | None]:
         """How many of these tokens may be committed, and whether the session ends with them."""

@@ -49,7 +49,6 @@ class Outcome:
     error: CovspecError | None = None
 
     def check(self) -> None:
-        """Raises what went wrong."""
         if self.error is not None:
             raise self.error
 
@@ -125,7 +124,7 @@ def _judged(
         verify_s=seconds,
         batch_size=num_rounds,
     )
-    session.remember(verdict)
+    session.last_verdict = verdict
     return Outcome(job, verdict)
 
 

@@ -15,8 +15,6 @@ _OPEN_SERVICES = ("/grpc.health.v1.",)
 
 
 class ApiKeys(grpc.aio.ServerInterceptor):
-    """Lets calls through that carry one of the keys."""
-
     def __init__(self, keys: Sequence[str]) -> None:
         self._accepted = [bearer(key).encode() for key in keys]
 
@@ -52,17 +50,6 @@ async def _refuse(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
 
 
 def _refusing(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler of the same kind that only refuses."""
-    if handler.request_streaming:
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-    else:
-        make = (
-            grpc.unary_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.unary_unary_rpc_method_handler
-        )
-    return make(_refuse)
+    asked = "stream" if handler.request_streaming else "unary"
+    answered = "stream" if handler.response_streaming else "unary"
+    return getattr(grpc, f"{asked}_{answered}_rpc_method_handler")(_refuse)  # type: ignore[no-any-return]

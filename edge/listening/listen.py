@@ -6,7 +6,9 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
 from wsgiref.simple_server import WSGIServer
 
 import grpc.aio
@@ -55,7 +57,6 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """HOST:PORT as clients write it."""
         return f"{self._config.host}:{self.port}"
 
     async def start(self) -> None:
@@ -83,7 +84,6 @@ class Listener:
         self.metrics_port = self._metrics.server_port
 
     async def set_health(self, *, serving: bool) -> None:
-        """Tells the health service."""
         status = health_pb2.HealthCheckResponse
         value = status.SERVING if serving else status.NOT_SERVING
         for service in ("", *self._services):
@@ -122,25 +122,50 @@ class Listener:
         return port
 
 
-async def until_told(
-    start: Callable[[], Awaitable[None]],
-    ready: Callable[[], None],
-    stop: Callable[[], Awaitable[None]],
-) -> bool:
-    """Runs a server until SIGTERM or SIGINT. Returns False where they come before it is ready."""
-    stopping = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
-    starting = asyncio.ensure_future(start())
-    told = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
-    started = starting.done()
-    if started:
-        starting.result()
-        ready()
-        await told
-    else:
-        starting.cancel()
-    logger.info("stopping")
-    await stop()
-    return started
+class Server(ABC):
+    """A command's server. Usable in a test's own event loop as well: `start`, `address`, `stop`."""
+
+    name: ClassVar[str]
+    listener: Listener
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Binds the port and reports SERVING once it can serve. Raises CovspecError."""
+
+    @abstractmethod
+    async def stop(self) -> None: ...
+
+    def ready(self) -> None:
+        """Called when it has started."""
+        self.listener.announce(self.name)
+
+    @property
+    def port(self) -> int:
+        return self.listener.port
+
+    @property
+    def address(self) -> str:
+        return self.listener.address
+
+    @property
+    def metrics_port(self) -> int:
+        return self.listener.metrics_port
+
+    async def serve(self) -> bool:
+        """Runs until SIGTERM or SIGINT. Returns False where they come before it is ready."""
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        starting = asyncio.ensure_future(self.start())
+        told = asyncio.ensure_future(stopping.wait())
+        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        started = starting.done()
+        if started:
+            starting.result()
+            self.ready()
+            await told
+        else:
+            starting.cancel()
+        logger.info("stopping")
+        await self.stop()
+        return started

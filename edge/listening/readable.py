@@ -14,8 +14,6 @@ from google.protobuf.message import DecodeError
 
 
 class Readable(grpc.aio.ServerInterceptor):
-    """Lets calls through whose request can be read."""
-
     async def intercept_service(
         self,
         continuation: Callable[

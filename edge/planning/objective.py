@@ -60,7 +60,6 @@ class Gains:
     proportional: bool
 
     def objective(self, total: Floats, phi: Floats) -> Floats:
-        """Returns the objective of a sum of gains."""
         if self.proportional:
             total = np.exp(total / len(self.table))
         return total / (phi + self.T_ver)

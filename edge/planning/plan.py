@@ -26,8 +26,6 @@ class DevicePlan:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """A round's plan."""
-
     #: τ, expected tokens/s of all devices together, M(26).
     goodput: float
     #: No plan of this scenario has a greater objective, tokens/s; infinite if that was not looked into.

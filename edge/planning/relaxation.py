@@ -18,6 +18,7 @@ items, each a draft's next token, are taken in the order of gain per cost until 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,21 +47,14 @@ class Boxes:
         return len(self.bound)
 
     def take(self, which: NDArray[np.intp]) -> Boxes:
-        """Returns some of them."""
-        return Boxes(
-            self.lo[which], self.hi[which], self.phi_1[which], self.phi_2[which], self.bound[which]
-        )
+        return Boxes(*(column[which] for column in self._columns()))
 
-    def join(self, *others: Boxes) -> Boxes:
-        """Returns these and the others'."""
-        every = (self, *others)
-        return Boxes(
-            np.concatenate([boxes.lo for boxes in every]),
-            np.concatenate([boxes.hi for boxes in every]),
-            np.concatenate([boxes.phi_1 for boxes in every]),
-            np.concatenate([boxes.phi_2 for boxes in every]),
-            np.concatenate([boxes.bound for boxes in every]),
-        )
+    def join(self, other: Boxes) -> Boxes:
+        pairs = zip(self._columns(), other._columns(), strict=True)
+        return Boxes(*(np.concatenate(pair) for pair in pairs))
+
+    def _columns(self) -> tuple[Any, ...]:
+        return self.lo, self.hi, self.phi_1, self.phi_2, self.bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,6 @@ def solve(scenario: Scenario) -> RoundPlan:
 
 @dataclass
 class Search:
-    """A branch and bound under way."""
-
     scenario: Scenario
     gains: Gains = field(init=False)
     load: Floats = field(init=False)
@@ -157,7 +155,6 @@ def _boxes(n: int, lo: Lengths, hi: Lengths) -> Boxes:
 
 
 def _divide_phi(boxes: Boxes) -> Boxes:
-    """Halves boxes over φ."""
     middle = 0.5 * (boxes.phi_1 + boxes.phi_2)
     return replace(boxes, phi_2=middle).join(replace(boxes, phi_1=middle))
 

@@ -20,8 +20,6 @@ PRIOR_TOKENS = 40.0
 
 
 class AcceptRate:
-    """p^ of one device, or of all together."""
-
     def __init__(
         self, prior: float = ACCEPT_RATE_PRIOR, weight: float = PRIOR_TOKENS, eta: float = ETA
     ) -> None:
@@ -31,7 +29,6 @@ class AcceptRate:
 
     @property
     def value(self) -> float:
-        """p^."""
         return self._mean.value
 
     def observe(self, draft: Draft, verdict: Verdict) -> None:
@@ -44,5 +41,4 @@ class AcceptRate:
             self._mean.observe(i < num_accepted)
 
     def fade(self, weight: float) -> None:
-        """Forgets a part of what was learned."""
         self._mean.value += weight * (self._prior - self._mean.value)

@@ -37,8 +37,6 @@ _ERRORS: dict[grpc.StatusCode, type[CovspecError]] = {
 
 
 class SchedulerLink:
-    """Asks the scheduler at HOST:PORT for plans."""
-
     def __init__(
         self, target: str, solver: str = "", objective: str = "", access: Access = LOCAL
     ) -> None:
@@ -67,5 +65,4 @@ class SchedulerLink:
         return made
 
     async def close(self) -> None:
-        """Closes the channel."""
         await self._channel.close()

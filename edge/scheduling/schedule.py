@@ -38,8 +38,6 @@ LEAST_ROUND_S = 1e-6
 
 
 class Policy(Enum):
-    """Who is planned together."""
-
     MULTI_SPIN = "multi-spin"
     PER_DEVICE = "per-device"
 
@@ -83,8 +81,6 @@ class EdgeTimes:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleConfig:
-    """What an edge asks of its planner."""
-
     policy: Policy
     #: B, Hz, shared by all devices; 0: each has a link of its own, and plans are silent about bandwidth.
     bandwidth_hz: float = 0.0
@@ -107,7 +103,6 @@ class ScheduleConfig:
         ]
 
     def part(self, planned: DevicePlan) -> Plan:
-        """What a device is told of its plan."""
         return Plan(planned.draft_length, planned.bandwidth_hz if self.bandwidth_hz else 0.0)
 
     def default(self, member: Member, num_devices: int) -> Plan:

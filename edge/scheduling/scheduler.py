@@ -46,8 +46,6 @@ NEWEST = 0.05
 
 @dataclass(slots=True)
 class ScheduleTotals:
-    """What scheduling has done since it started."""
-
     solved: int = 0
     adopted: int = 0
     failed: int = 0
@@ -84,11 +82,9 @@ class Scheduler:
         self._work: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to plan, in the background."""
         self._work = asyncio.create_task(self._keep_planning())
 
     async def stop(self) -> None:
-        """Ends planning."""
         if self._work is not None:
             self._work.cancel()
             with suppress(asyncio.CancelledError):
@@ -97,7 +93,6 @@ class Scheduler:
 
     @property
     def num_devices(self) -> int:
-        """Devices that follow plans."""
         return len(self._members)
 
     # --- what happens to a session -------------------------------------------------------------------------------
@@ -114,14 +109,12 @@ class Scheduler:
         self._all_changed()
 
     def leave(self, session: Session) -> None:
-        """Forgets a session."""
         if self._members.pop(session.id, None) is not None:
             self._all_changed()
         elif session.open.mode is Mode.SPECULATIVE:
             self._num_others -= 1
 
     def observe_draft(self, session: Session, draft: Draft) -> None:
-        """Learns from a draft, as soon as it is in."""
         member = self._members.get(session.id)
         if member is None:
             return

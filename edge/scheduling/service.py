@@ -22,8 +22,6 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Scheduler"].full_name
 
 @dataclass(slots=True)
 class ServiceTotals:
-    """What the service has done since it started."""
-
     plans: int = 0
     refused: int = 0
     devices: int = 0
@@ -31,8 +29,6 @@ class ServiceTotals:
 
 
 class SchedulerService(pb_grpc.SchedulerServicer):
-    """Thin: reads, plans, writes."""
-
     def __init__(self, planner: Planner, solver: str = "", objective: str = "") -> None:
         """solver, objective: of requests that leave the choice; exact and sum when empty."""
         self.totals = ServiceTotals()
@@ -45,7 +41,6 @@ class SchedulerService(pb_grpc.SchedulerServicer):
         request: pb.PlanRequest,
         context: grpc.aio.ServicerContext[pb.PlanRequest, Awaitable[pb.PlanResponse]],
     ) -> pb.PlanResponse:
-        """Plans a round."""
         try:
             read = request_from_proto(request, self._solver, self._objective)
             made = await self._planner.plan(read.scenario)

@@ -28,8 +28,6 @@ class Planner(Protocol):
 
 
 class SolverThread:
-    """Makes plans here, one after the other."""
-
     def __init__(self, valid_s: float = VALID_S) -> None:
         self.valid_s = valid_s
         self._executor = ThreadPoolExecutor(1, "solver")

@@ -47,7 +47,6 @@ class Task:
 
     @property
     def accept_rate(self) -> float:
-        """alpha_k."""
         return self._accept_rate.value
 
     @property
@@ -61,7 +60,6 @@ class Task:
             self.spectral_efficiency = float(spectral_efficiency(snr_from_db(snr_db)))
 
     def observe_draft(self, draft: Draft) -> None:
-        """Learns from a draft that has arrived."""
         self.hear(draft.snr_db)
         if draft.token_ids and _is_sane(time_s := draft.draft_s / len(draft.token_ids)):
             self._draft_token_s.append(time_s)
@@ -72,7 +70,6 @@ class Task:
             self.overheads_s.append(max(0.0, gap_s - draft_s - uplink_s))
 
     def observe_verdict(self, draft: Draft, verdict: Verdict) -> None:
-        """Learns from what the target said of a draft."""
         self._accept_rate.observe(draft, verdict)
         if len(draft.token_ids) == draft.num_gated:
             self._accept_rate.fade(FADING)

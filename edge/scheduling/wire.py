@@ -57,7 +57,6 @@ class PlanRequest:
 
 
 def request_to_proto(request: PlanRequest) -> pb.PlanRequest:
-    """A scenario as protobuf."""
     s = request.scenario
     return pb.PlanRequest(
         protocol_version=SCHEDULE_VERSION,
@@ -102,7 +101,6 @@ def request_from_proto(m: pb.PlanRequest, solver: str, objective: str) -> PlanRe
 
 
 def plan_to_proto(plan: RoundPlan, epoch: int, valid_s: float) -> pb.PlanResponse:
-    """A plan as protobuf."""
     return pb.PlanResponse(
         protocol_version=SCHEDULE_VERSION,
         epoch=epoch,

@@ -50,7 +50,7 @@ def make(correction: Correction = Correction.LOGITS, **fields: object) -> Sessio
 def play(session: Session, draft: Draft, judgement: Judgement) -> Verdict:
     assert session.accept_draft(draft) is None
     verdict = session.commit(draft, judgement, judgement.row)
-    session.remember(verdict)
+    session.last_verdict = verdict
     return verdict
 
 
