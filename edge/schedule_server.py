@@ -38,11 +38,16 @@ class SchedulerServer(Server):
         await self._planner.close()
 
 
+async def serve(settings: SchedulerSettings) -> None:
+    # Made here: a gRPC server belongs to the loop that it is made in.
+    await SchedulerServer(settings).serve()
+
+
 @flags_of(SchedulerSettings)
 def command(settings: SchedulerSettings) -> None:
     """Plan draft lengths and bandwidth for the devices of edges that ask (edge-server --scheduler HOST:PORT)."""
     start_logging(settings.log_level)
-    asyncio.run(SchedulerServer(settings).serve())
+    asyncio.run(serve(settings))
 
 
 app = command_line(
