@@ -98,6 +98,12 @@ def check_writable(folder: Path) -> None:
         ) from None
 
 
+def result_path(settings: BenchSettings, name: str) -> Path:
+    """Where a file of results goes; those of a quick run have names of their own, such as verify-quick.json."""
+    path = settings.result_dir / name
+    return path.with_stem(f"{path.stem}-quick") if settings.quick else path
+
+
 def finish(bench: str, results: dict[str, Any], bars: list[Bar], settings: BenchSettings) -> None:
     """Writes BENCH.json (BENCH-quick.json of a quick run), shows the bars, prints the JSON line.
 
@@ -109,7 +115,7 @@ def finish(bench: str, results: dict[str, Any], bars: list[Bar], settings: Bench
         "results": results,
         "bars": [asdict(bar) for bar in bars],
     }
-    path = settings.result_dir / f"{bench}{'-quick' if settings.quick else ''}.json"
+    path = result_path(settings, f"{bench}.json")
     path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     console = console_for(settings.as_json)
     table = Table("bar", "value", "required", "met", title=bench)

@@ -80,7 +80,7 @@ class SceneQuestions:
         self.vocab_size = model.vocab_size
         self.fingerprint = model.tokenizer.fingerprint
         rng = np.random.default_rng(5)
-        asked = [(example.text, example.png) for example in examples(NUM_SCENES)]
+        asked = [(example.text, example.image_bytes) for example in examples(NUM_SCENES)]
         asked.append((asked[0][0], _photo()))
         self._asked = [self._ask(model, rng, *each) for each in asked]
 

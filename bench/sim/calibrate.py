@@ -37,7 +37,7 @@ def calibrate(model: str, *, seconds: float, console: Console | None = None) -> 
     """Times of an edge with this model on one thread."""
     target = load_model(model, num_threads=1)
     sees = target.image_token_id is not None
-    times = measure_model(target, image=examples(1)[0].png if sees else b"")
+    times = measure_model(target, image=examples(1)[0].image_bytes if sees else b"")
     del target
     # Messages cost the same whatever the model is; a table's own time can be told from theirs.
     with running_edge("--model", _TABLE) as edge:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ...common.errors import InvalidRequest
 from ...common.input.image import load_image
@@ -43,7 +43,7 @@ class ScoredExample(Protocol):
 
     @property
     def image_bytes(self) -> bytes:
-        """The picture as the user would give it."""
+        """The picture's file as the user would give it."""
 
     @property
     def group(self) -> str:
@@ -62,6 +62,9 @@ class ScoredExample(Protocol):
 class VisualQuestion:
     """An example from a file. Its picture is read when it is asked for."""
 
+    #: How it is answered where nothing else is said.
+    SAMPLING: ClassVar[Sampling] = Sampling()
+
     id: str
     text: str
     read_picture: Callable[[], bytes]
@@ -72,12 +75,12 @@ class VisualQuestion:
 
     @property
     def image_bytes(self) -> bytes:
-        """The picture's file."""
         return self.read_picture()
 
     def score(self, answer: str) -> float:
         """The benchmark's own score of an answer, of its conclusion where it was reasoned."""
-        return self.judge(conclusion(answer) if self.style is Style.REASONED else answer)
+        said = conclusion(answer) if self.style is Style.REASONED else answer
+        return float(self.judge(said))
 
     def request(
         self,
@@ -85,11 +88,10 @@ class VisualQuestion:
         sampling: Sampling | None = None,
         correction: Correction = Correction.LOGITS,
     ) -> Request:
-        """What a device with this draft model asks."""
         picture = self.image_bytes
         return Request(
             prompt=build_prompt(model, self.text, True),
-            sampling=sampling or Sampling(),
+            sampling=sampling or self.SAMPLING,
             correction=correction,
             image=load_image(picture),
             image_bytes=picture,

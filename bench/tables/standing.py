@@ -23,8 +23,6 @@ from .systems import System
 from .trial import Trial, bytes_by_kind
 
 _RESAMPLES = 2000
-#: Seconds that an answer's decoding took; measured, or replayed on a virtual clock.
-Seconds = Callable[[Trial], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +33,13 @@ class Estimate:
     low: float
     high: float
 
-    def text(self, form: str = ".2f") -> str:
-        """`2.61 (2.50-2.72)`."""
-        return f"{self.value:{form}} ({self.low:{form}}–{self.high:{form}})"
-
 
 def ratio_of_sums(
     top: Sequence[float], bottom: Sequence[float], scale: float = 1.0, offset: float = 0.0
 ) -> Estimate:
     """offset + scale · sum(top) / sum(bottom), resampled by pairs."""
     a, b = np.asarray(top, np.float64), np.asarray(bottom, np.float64)
-    picks = np.random.default_rng(0).integers(0, len(a), (_RESAMPLES, len(a)))
-    values = offset + scale * a[picks].sum(axis=1) / b[picks].sum(axis=1)
-    low, high = np.quantile(values, (0.025, 0.975))
-    return Estimate(float(offset + scale * a.sum() / b.sum()), float(low), float(high))
+    return _bootstrapped(len(a), lambda p: offset + scale * a[p].sum(axis=-1) / b[p].sum(axis=-1))
 
 
 def speedup(
@@ -62,14 +53,19 @@ def speedup(
     base_tokens = np.array([t.num_tokens for t in baseline], np.float64)
     took = np.array([seconds[t.example] for t in trials])
     base_took = np.array([base_s[t.example] for t in baseline])
-    picks = np.random.default_rng(0).integers(0, len(tokens), (_RESAMPLES, len(tokens)))
 
-    def of(p: Any) -> Any:
+    def faster(p: Any) -> Any:
         rate = tokens[p].sum(axis=-1) / took[p].sum(axis=-1)
         return rate * base_took[p].sum(axis=-1) / base_tokens[p].sum(axis=-1)
 
-    low, high = np.quantile(of(picks), (0.025, 0.975))
-    return Estimate(float(of(np.arange(len(tokens)))), float(low), float(high))
+    return _bootstrapped(len(tokens), faster)
+
+
+def _bootstrapped(count: int, figure: Callable[[Any], Any]) -> Estimate:
+    """figure: of indices of examples, over their last axis."""
+    picks = np.random.default_rng(0).integers(0, count, (_RESAMPLES, count))
+    low, high = np.quantile(figure(picks), (0.025, 0.975))
+    return Estimate(float(figure(np.arange(count))), float(low), float(high))
 
 
 def standing(

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from ...common.radio.link import LinkConfig
 from ...device.lengths.length import LengthName
-from ..report import Bar, at_least, bench_of, console_for, finish
+from ..grid import grid
+from ..plot import error_bars, panels
+from ..report import Bar, at_least, bench_of, console_for, finish, result_path
 from ..settings import SweepSettings
 from ..suites.benchmark import ScoredExample
 from .contest import Cores, Pair, compete, serving, shaped
@@ -69,10 +70,9 @@ def command(settings: SweepSettings) -> None:
         "lengths": over_lengths,
         "pinned": cores.pinned,
     }
-    _show(console, results)
-    name = "sweep-quick" if settings.quick else "sweep"
-    write(settings.result_dir / f"{name}.md", markdown(results))
-    plot(results, settings.result_dir / f"{name}.png")
+    console.print(grid(_HEADER, _lines(results), title="covspec-exact over edge-only, T = 1"))
+    write(result_path(settings, "sweep.md"), markdown(results))
+    plot(results, result_path(settings, "sweep.png"))
     finish("sweep", results, bars(results), settings)
 
 
@@ -187,7 +187,6 @@ def _line(name: str, point: dict[str, Any], drafted: str) -> list[str]:
 
 
 def markdown(results: dict[str, Any]) -> list[str]:
-    """All points as Markdown."""
     return [
         f"covspec-exact over edge-only, T = 1, {results['num_examples']} examples a point.",
         "",
@@ -195,43 +194,27 @@ def markdown(results: dict[str, Any]) -> list[str]:
     ]
 
 
-def _show(console: Console, results: dict[str, Any]) -> None:
-    table = Table(title="covspec-exact over edge-only, T = 1")
-    for i, name in enumerate(_HEADER):
-        table.add_column(name, justify="right" if i else "left")
-    for row in _lines(results):
-        table.add_row(*row)
-    console.print(table)
-
-
 def plot(results: dict[str, Any], path: Path) -> None:
     """Speed over SNR (a line for each bandwidth), over the round trip, and over draft length."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(14, 4), layout="constrained")
-    snr, trip, length = figure.subplots(1, 3)
-    for bandwidth in sorted({point["bandwidth_hz"] for point in results["links"]}):
-        mine = [point for point in results["links"] if point["bandwidth_hz"] == bandwidth]
-        _curve(snr, [p["snr_db"] for p in mine], mine, f"{bandwidth / 1e6:g} MHz")
-    snr.legend()
-    trips = results["round_trips"]
-    _curve(trip, [1e3 * p["rtt_s"] for p in trips], trips, "goodput")
-    lengths = results["lengths"]
-    _curve(length, [p["length"] for p in lengths], lengths, "fixed")
-    for axes, label in (
-        (snr, "SNR, dB"),
-        (trip, "round trip, ms"),
-        (length, "draft length, tokens"),
-    ):
-        axes.axhline(1, color="gray", linewidth=0.8)
-        axes.set(xlabel=label, ylabel="speed over edge-only")
-        axes.set_ylim(0, None)
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=130)
+    trips, lengths = results["round_trips"], results["lengths"]
+    with panels(path, 3, (14, 4)) as (snr, trip, length):
+        for bandwidth in sorted({point["bandwidth_hz"] for point in results["links"]}):
+            mine = [point for point in results["links"] if point["bandwidth_hz"] == bandwidth]
+            _curve(snr, [p["snr_db"] for p in mine], mine, f"{bandwidth / 1e6:g} MHz")
+        snr.legend()
+        _curve(trip, [1e3 * p["rtt_s"] for p in trips], trips, "goodput")
+        _curve(length, [p["length"] for p in lengths], lengths, "fixed")
+        for axes, label in (
+            (snr, "SNR, dB"),
+            (trip, "round trip, ms"),
+            (length, "draft length, tokens"),
+        ):
+            axes.axhline(1, color="gray", linewidth=0.8)
+            axes.set(xlabel=label, ylabel="speed over edge-only")
+            axes.set_ylim(0, None)
 
 
 def _curve(axes: Any, x: Sequence[float], points: Sequence[dict[str, Any]], label: str) -> None:
-    spd = [point["spd"] for point in points]
-    low = [max(0.0, e["value"] - e["low"]) for e in spd]
-    high = [max(0.0, e["high"] - e["value"]) for e in spd]
-    axes.errorbar(x, [e["value"] for e in spd], yerr=[low, high], fmt="o-", capsize=2, label=label)
+    spd = [(e["value"], e["low"], e["high"]) for e in (point["spd"] for point in points)]
+    values = [value for value, _, _ in spd]
+    axes.errorbar(x, values, yerr=error_bars(spd), fmt="o-", capsize=2, label=label)

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..report import Bar, at_least, at_most, bench_of, console_for, finish
+from ..plot import error_bars, panels
+from ..report import Bar, at_least, at_most, bench_of, console_for, finish, result_path
 from ..settings import Table1Settings
-from .names import dataset, file_name, title
-from .options import make_setting
-from .paper import TABLE_1
+from . import table
+from .paper import DATASETS, REAL_DATASETS, TABLE_1
 from .setting import TEMPERATURES, Cell, run_cells
 from .systems import SYSTEMS
-from .text import COLUMNS, NO_ROW, cells_of, markdown_table, show, write
+from .table import bench_name, first_line, make_setting, show
+from .text import COLUMNS, markdown_table, write
 
 SPEEDUP_BAR, COVSPEC_COMM_BAR, EXACT_COMM_BAR, EXACT_BYTES_BAR = 2.2, 96.0, 99.5, 12.0
 
@@ -27,21 +28,20 @@ SPEEDUP_BAR, COVSPEC_COMM_BAR, EXACT_COMM_BAR, EXACT_BYTES_BAR = 2.2, 96.0, 99.5
 def command(settings: Table1Settings) -> None:
     """CoVSpec's Table I: baselines and systems against the target alone, with the paper's figures beside ours."""
     console = console_for(settings.as_json)
-    setting = make_setting(settings, settings.suite, settings.calibrate, settings.risk)
+    setting = make_setting(settings, settings.suite)
     run = run_cells(setting, SYSTEMS, console)
-    cells = run.cells
-    name = file_name("table1", setting, settings.quick)
-    results = {
+    num_visual = run.cells[0].trials["covspec-exact"][0].num_visual_tokens
+    results: dict[str, Any] = {
         "setting": setting.as_json() | run.where,
-        "cells": [as_json(cell) for cell in cells],
+        "cells": [as_json(cell) for cell in run.cells],
         "wire_bytes_per_token": run.wire,
-        "flags": {key: _flags(cells[0], key) for key in SYSTEMS},
+        "flags": {key: s.flags(num_visual) for key, s in run.cells[0].systems.items()},
     }
-    for cell in cells:
-        show(console, f"Table I, {title(cell)}", _rows(cell))
-    write(settings.result_dir / f"{name}.md", markdown(results))
-    plot(results, settings.result_dir / f"{name}.png")
-    finish(name.removesuffix("-quick"), results, bars(cells), settings)
+    name = bench_name("table1", setting)
+    show(console, "Table I", results["cells"])
+    write(result_path(settings, f"{name}.md"), markdown(results))
+    plot(results, result_path(settings, f"{name}.png"))
+    finish(name, results, bars(run.cells), settings)
 
 
 def bars(cells: Sequence[Cell]) -> list[Bar]:
@@ -82,12 +82,7 @@ def bars(cells: Sequence[Cell]) -> list[Bar]:
 
 
 def markdown(results: dict[str, Any]) -> list[str]:
-    """The table as Markdown, from its results."""
-    s = results["setting"]
-    lines = [
-        f"{s['num_examples']} examples a suite, {s['bandwidth_hz'] / 1e6:g} MHz, {s['snr_db']:g} dB; "
-        f"target {s['target']}, draft {s['draft']}; {s['clock']}. Intervals: 95 %, paired bootstrap.",
-    ]
+    lines = [first_line(results["setting"])]
     for cell in results["cells"]:
         lines += ["", f"**{cell['title']}**", ""]
         lines += markdown_table(("", *COLUMNS), cell["rows"])
@@ -164,55 +159,28 @@ def _kinds(results: dict[str, Any]) -> list[str]:
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """Speed and communication, a group of bars for each suite."""
-    from matplotlib.figure import Figure
-
     cells = [cell for cell in results["cells"] if cell["sampling"] == "sampled"]
-    figure = Figure(figsize=(12, 4.2), layout="constrained")
-    speed, comm = figure.subplots(1, 2)
     keys = list(cells[0]["standings"])
     width = 0.8 / len(keys)
-    for i, key in enumerate(keys):
-        at = [j + (i - len(keys) / 2 + 0.5) * width for j in range(len(cells))]
-        spd = [cell["standings"][key]["spd"] for cell in cells]
-        values = [e["value"] for e in spd]
-        errors = [
-            [max(0.0, e["value"] - e["low"]) for e in spd],
-            [max(0.0, e["high"] - e["value"]) for e in spd],
-        ]
-        speed.bar(at, values, width, yerr=errors, label=key, capsize=2)
-        sent = [cell["standings"][key]["comm_bytes_per_token"]["value"] for cell in cells]
-        if any(sent):
-            comm.bar(at, sent, width, label=key, color=f"C{i}")
-    for axes in (speed, comm):
-        axes.set_xticks(range(len(cells)), [cell["suite"] for cell in cells])
-        axes.grid(axis="y", alpha=0.3)
-        axes.legend(fontsize=8)
-    speed.axhline(1, color="gray", linewidth=0.8)
-    speed.set(title="speed over edge-only, T = 1")
-    comm.set(title="bytes a committed token, without the picture", yscale="log")
-    figure.savefig(path, dpi=130)
+    with panels(path, 2, (12, 4.2)) as (speed, comm):
+        for i, key in enumerate(keys):
+            at = [j + (i - len(keys) / 2 + 0.5) * width for j in range(len(cells))]
+            spd = [cell["standings"][key]["spd"] for cell in cells]
+            reach = error_bars([(e["value"], e["low"], e["high"]) for e in spd])
+            speed.bar(at, [e["value"] for e in spd], width, yerr=reach, label=key, capsize=2)
+            sent = [cell["standings"][key]["comm_bytes_per_token"]["value"] for cell in cells]
+            if any(sent):
+                comm.bar(at, sent, width, label=key, color=f"C{i}")
+        for axes in (speed, comm):
+            axes.set_xticks(range(len(cells)), [cell["suite"] for cell in cells])
+            axes.grid(visible=False, axis="x")
+            axes.legend(fontsize=8)
+        speed.axhline(1, color="gray", linewidth=0.8)
+        speed.set(title="speed over edge-only, T = 1")
+        comm.set(title="bytes a committed token, without the picture", yscale="log")
 
 
 def as_json(cell: Cell) -> dict[str, Any]:
     """A cell as results have it."""
-    return {
-        "suite": cell.suite,
-        "sampling": cell.sampling,
-        "title": title(cell),
-        "rows": _rows(cell),
-        "standings": dict(cell.standings),
-        "calibration": cell.calibration,
-    }
-
-
-def _rows(cell: Cell) -> list[list[str]]:
-    paper = TABLE_1[dataset(cell.suite)] if cell.sampling == "sampled" else {}
-    return [
-        [standing["title"], *cells_of(standing, paper.get(key, NO_ROW))]
-        for key, standing in cell.standings.items()
-    ]
-
-
-def _flags(cell: Cell, key: str) -> str:
-    trial = cell.trials["covspec-exact"][0]
-    return cell.systems[key].flags(trial.num_visual_tokens)
+    dataset = {**DATASETS, **REAL_DATASETS}[cell.suite]
+    return table.as_json(cell, TABLE_1[dataset]) | {"calibration": cell.calibration}

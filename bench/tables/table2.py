@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..report import Bar, bench_of, console_for, finish
+from ..report import Bar, bench_of, console_for, finish, result_path
 from ..settings import TableSettings
-from .names import file_name, title
-from .options import make_setting
 from .paper import COMPONENTS, ENABLED, TABLE_2
 from .setting import Cell, run_cells
 from .systems import ABLATIONS, ALL_TOKEN_ABLATIONS, SYSTEMS
-from .text import COLUMNS, NO_ROW, cells_of, markdown_table, show, write
+from .table import as_json, bench_name, first_line, make_setting, show
+from .text import COLUMNS, markdown_table, write
 
 #: What taking a component away should do, by the paper: (row, figure, sign of the row's difference to the whole).
 DIRECTIONS = (
@@ -41,25 +40,14 @@ def command(settings: TableSettings) -> None:
     setting = make_setting(settings, settings.suite or ("open",))
     systems = {"edge-only": SYSTEMS["edge-only"], **ABLATIONS, **ALL_TOKEN_ABLATIONS}
     run = run_cells(setting, systems, console)
-    name = file_name("table2", setting, settings.quick)
-    results = {
+    results: dict[str, Any] = {
         "setting": setting.as_json() | run.where,
-        "cells": [
-            {
-                "suite": cell.suite,
-                "sampling": cell.sampling,
-                "title": title(cell),
-                "rows": _rows(cell),
-                "standings": dict(cell.standings),
-                "directions": _directions(cell),
-            }
-            for cell in run.cells
-        ],
+        "cells": [as_json(cell, TABLE_2) | {"directions": _directions(cell)} for cell in run.cells],
     }
-    for cell in run.cells:
-        show(console, f"Table II, {title(cell)}", _rows(cell))
-    write(settings.result_dir / f"{name}.md", markdown(results))
-    finish(name.removesuffix("-quick"), results, bars(run.cells), settings)
+    name = bench_name("table2", setting)
+    show(console, "Table II", results["cells"])
+    write(result_path(settings, f"{name}.md"), markdown(results))
+    finish(name, results, bars(run.cells), settings)
 
 
 def bars(cells: Sequence[Cell]) -> list[Bar]:
@@ -78,12 +66,7 @@ def bars(cells: Sequence[Cell]) -> list[Bar]:
 
 
 def markdown(results: dict[str, Any]) -> list[str]:
-    """The table as Markdown, from its results."""
-    s = results["setting"]
-    lines = [
-        f"{s['num_examples']} examples a suite, {s['bandwidth_hz'] / 1e6:g} MHz, {s['snr_db']:g} dB; "
-        f"target {s['target']}, draft {s['draft']}; {s['clock']}. Intervals: 95 %, paired bootstrap.",
-    ]
+    lines = [first_line(results["setting"])]
     for cell in results["cells"]:
         lines += ["", f"**{cell['title']}**", ""]
         lines += markdown_table(
@@ -143,11 +126,3 @@ def _enabled(key: str) -> str:
     if key in ALL_TOKEN_ABLATIONS:
         return ENABLED["full-token drafting"][:2] + ENABLED[key.removeprefix("all tokens, ")][2:]
     return ENABLED.get(key, "–" * len(COMPONENTS))
-
-
-def _rows(cell: Cell) -> list[list[str]]:
-    paper = TABLE_2 if cell.sampling == "sampled" else {}
-    return [
-        [standing["title"], *cells_of(standing, paper.get(key, NO_ROW))]
-        for key, standing in cell.standings.items()
-    ]

@@ -1,13 +1,10 @@
-"""Tables as Markdown and on the terminal: ours, and the paper's figure beside each of ours."""
+"""Tables as Markdown: our figures, and the paper's beside each of ours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from .paper import PaperRow
 
@@ -40,12 +37,9 @@ def _printed(value: float | None, form: str) -> str:
     return "–" if value is None else f"{value:{form}}"
 
 
-#: What stands beside a row that the paper does not have.
-NO_ROW = PaperRow(None, None)
-
-
-def cells_of(standing: Mapping[str, Any], paper: PaperRow = NO_ROW) -> list[str]:
+def cells_of(standing: Mapping[str, Any], paper: PaperRow | None = None) -> list[str]:
     """One row's columns. A system that sends nothing has no Comm. and no Cost Red."""
+    paper = paper or PaperRow(None, None)
     alone = not standing["comm_bytes"]["value"]
     cost, with_final = standing["cost_red"], standing["cost_red_with_final"]
     acc, circular = _interval(standing["acc"], ".0f"), standing["circular_acc"]
@@ -77,22 +71,5 @@ def markdown_table(
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
-#: Those of COLUMNS that fit a terminal.
-_NARROW = (0, 2, 5, 6, 8, 11)
-
-
-def show(console: Console, title: str, rows: Sequence[Sequence[str]]) -> None:
-    """The gist of a table on the terminal; all of it is in the Markdown file."""
-    table = Table(title=title)
-    table.add_column("", no_wrap=True)
-    for i in _NARROW:
-        table.add_column(COLUMNS[i], justify="right")
-    for row in rows:
-        table.add_row(row[0], *(row[1 + i] for i in _NARROW))
-    console.print(table)
-
-
 def write(path: Path, lines: Sequence[str]) -> None:
-    """Writes a file of these lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

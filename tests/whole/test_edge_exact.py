@@ -66,7 +66,7 @@ def openings(model: Model, asked: list[Example]) -> list[Open]:
                 request.prompt.ids,
                 sampling,
                 model.tokenizer.fingerprint,
-                image=example.png,
+                image=example.image_bytes,
                 image_position=request.prompt.image_position,
                 correction=MODES[i % len(MODES)],
             )

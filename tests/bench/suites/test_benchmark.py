@@ -44,7 +44,9 @@ def picture(colour: str, form: str = "PNG") -> bytes:
 
 def test_drawn_and_read_examples_are_of_one_kind() -> None:
     (drawn,) = examples(1)
-    read = VisualQuestion("1", "What?", lambda: drawn.png, lambda answer: float(answer == "yes"))
+    read = VisualQuestion(
+        "1", "What?", lambda: drawn.image_bytes, lambda answer: float(answer == "yes")
+    )
     each: ScoredExample
     for each in (drawn, read):
         assert each.text and Image.open(io.BytesIO(each.image_bytes)).size
@@ -443,7 +445,7 @@ def test_a_test_set_without_answers_is_refused(tmp_path: Path) -> None:
 async def test_a_table_is_made_of_a_published_file(tmp_path: Path) -> None:
     rows = [
         {"index": f"{i + 1_000_000 * k}", "question": "Is there a square?", "A": a, "B": b,
-         "answer": "AB"[k], "image": str(i) if k else base64.b64encode(example.png).decode()}
+         "answer": "AB"[k], "image": str(i) if k else base64.b64encode(example.image_bytes).decode()}
         for i, example in enumerate(examples(3))
         for k, (a, b) in enumerate((("yes", "no"), ("no", "yes")))
     ]  # fmt: skip
