@@ -14,7 +14,9 @@ def grid(
     table = Table(title=title, box=None, pad_edge=False, show_header=any(head))
     for place, name in enumerate(head):
         is_text = place < left
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=is_text)
+        table.add_column(
+            name, justify="left" if is_text else "right", no_wrap=is_text, overflow="fold"
+        )
     for row in rows:
         if row:
             table.add_row(*row)

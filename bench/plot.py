@@ -17,6 +17,7 @@ def panels(path: Path, count: int, inches: tuple[float, float]) -> Iterator[Sequ
     axes = figure.subplots(1, count, squeeze=False)[0]
     for each in axes:
         each.grid(alpha=0.3)
+        each.set_axisbelow(True)
     yield axes
     figure.savefig(path, dpi=130)
 

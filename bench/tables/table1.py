@@ -174,10 +174,11 @@ def plot(results: dict[str, Any], path: Path) -> None:
         for axes in (speed, comm):
             axes.set_xticks(range(len(cells)), [cell["suite"] for cell in cells])
             axes.grid(visible=False, axis="x")
-            axes.legend(fontsize=8)
         speed.axhline(1, color="gray", linewidth=0.8)
         speed.set(title="speed over edge-only, T = 1")
-        comm.set(title="bytes a committed token, without the picture", yscale="log")
+        speed.margins(y=0.25)
+        speed.legend(fontsize=8, ncols=4, loc="upper center")
+        comm.set(title="bytes for each committed token, without the picture", yscale="log")
 
 
 def as_json(cell: Cell) -> dict[str, Any]:
