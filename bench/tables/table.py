@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,10 +68,13 @@ def as_json(cell: Cell, paper: Mapping[str, PaperRow]) -> dict[str, Any]:
 
 
 def show(console: Console, table: str, cells: Sequence[Mapping[str, Any]]) -> None:
-    """The gist of a table on the terminal; all of it is in the Markdown file."""
+    """The gist of a table on the terminal; all of it, with intervals, is in the Markdown file."""
     head = ("", *(COLUMNS[i] for i in _NARROW))
     for cell in cells:
-        rows = [(row[0], *(row[1 + i] for i in _NARROW)) for row in cell["rows"]]
+        rows = [
+            (row[0], *(re.sub(r" \(.*?\)", "", row[1 + i]) for i in _NARROW))
+            for row in cell["rows"]
+        ]
         console.print(grid(head, rows, title=f"{table}, {cell['title']}"))
 
 
