@@ -198,7 +198,11 @@ def card(done: events.Done) -> Table:
             + (f" · {s.num_ahead_tokens} while it opened" if s.num_ahead_tokens else ""),
         )
     if s.num_gated_tokens:
-        fate = "verified with the next draft" if done.lossless else "final, never verified (lossy)"
+        fate = (
+            "verified in the draft that they led"
+            if done.lossless
+            else "final, never verified (lossy)"
+        )
         table.add_row("gate", f"{s.num_gated_tokens} confident tokens · {fate}")
     if s.branches.num_rounds:
         b = s.branches

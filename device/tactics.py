@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..common.protocol.messages import Gate as GateKind
@@ -55,15 +56,7 @@ class Tactics:
 
     def make_length(self, request: Request, vocab_size: int) -> LengthPolicy:
         """The policy of draft lengths, C(18)-C(22)."""
-        match self.length_policy:
-            case LengthName.FIXED:
-                return FixedLength(self.draft_length)
-            case LengthName.PLAN:
-                return PlanLength(self.draft_length)
-            case LengthName.GOODPUT:
-                return GoodputLength(self.draft_length)
-            case LengthName.EMA:
-                return self._ema(request, vocab_size)
+        return _POLICIES[self.length_policy](self, request, vocab_size)
 
     def make_method(
         self,
@@ -76,15 +69,23 @@ class Tactics:
         length = self.make_length(request, vocab_size)
         return Method(length, selector, view, self.make_gate(), self.branching)
 
-    def _ema(self, request: Request, vocab_size: int) -> EmaLength:
-        start = max(1, self.draft_length)
-        settings = EmaSettings(start=start, k_max=max(EmaSettings().k_max, start))
-        if not self.bandwidth_hz:
-            return EmaLength(settings)
-        return EmaLength(
-            settings,
-            lambda k: rejection_bits(
-                k, vocab_size, request.correction, greedy=request.sampling.greedy
-            ),
-            shannon_rate_bps(self.bandwidth_hz, self.snr_db),
-        )
+
+def _ema(tactics: Tactics, request: Request, vocab_size: int) -> EmaLength:
+    start = max(1, tactics.draft_length)
+    settings = EmaSettings(start=start, k_max=max(EmaSettings().k_max, start))
+    if not tactics.bandwidth_hz:
+        return EmaLength(settings)
+    return EmaLength(
+        settings,
+        lambda k: rejection_bits(k, vocab_size, request.correction, greedy=request.sampling.greedy),
+        shannon_rate_bps(tactics.bandwidth_hz, tactics.snr_db),
+    )
+
+
+#: A policy of draft lengths is a file in lengths/ and a line here.
+_POLICIES: dict[LengthName, Callable[[Tactics, Request, int], LengthPolicy]] = {
+    LengthName.FIXED: lambda tactics, *_: FixedLength(tactics.draft_length),
+    LengthName.PLAN: lambda tactics, *_: PlanLength(tactics.draft_length),
+    LengthName.GOODPUT: lambda tactics, *_: GoodputLength(tactics.draft_length),
+    LengthName.EMA: _ema,
+}

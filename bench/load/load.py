@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from ...device.fleet.fleet import OK, Asked, Watch
+from ...device.fleet.asked import OK, Asked, Watch
 from .workload import Workload
 
 #: A device whose request failed waits at least this long before it asks again.

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from ...common.clock import Clock
-from ...device.fleet.fleet import INTERRUPTED, OK
+from ...device.fleet.asked import INTERRUPTED, OK
 from ..progress import Lines
 from .load import LoadLog
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...device.fleet.fleet import INTERRUPTED, OK, Asked
+from ...device.fleet.asked import INTERRUPTED, OK, Asked
 from .load import LoadLog
 
 QUANTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...common.radio.link import LinkConfig
-from ...device.fleet.fleet import Asked, Fleet
+from ...device.fleet.asked import Asked
+from ...device.fleet.fleet import Fleet
 from ...device.fleet.pace import LoopClock
 from ...device.fleet.profile import Profile
 from ...device.fleet.script import TableScripts

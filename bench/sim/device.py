@@ -12,7 +12,7 @@ from ...common.models.prompt import Prompt
 from ...common.protocol.limits import MAX_DRAFT_LENGTH
 from ...common.protocol.messages import Plan
 from ...common.radio.link import Direction
-from ...device.fleet.fleet import OK, Asked, RoundParts
+from ...device.fleet.asked import OK, Asked, RoundParts
 from ...device.fleet.profile import Profile
 from ...device.lengths.length import LengthPolicy, RoundOutcome, clamp_length
 from ...device.line.air import HEADER_BYTES

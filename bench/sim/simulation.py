@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...common.protocol.messages import Plan
-from ...device.fleet.fleet import INTERRUPTED, Asked
+from ...device.fleet.asked import INTERRUPTED, Asked
 from ...device.fleet.profile import Profile
 from ...edge.batching.round_queue import Batching
 from ..load.load import Dispatcher, LoadLog

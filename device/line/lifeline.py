@@ -42,7 +42,7 @@ from ...common.protocol.messages import (
 )
 from ..record import events
 from ..record.meters import Meters
-from .edge_link import EdgeLink
+from .edge_link import DecodeStream, EdgeLink
 from .verdict import broken, receive_opened, receive_verdict
 
 logger = logging.getLogger(__name__)
@@ -75,12 +75,27 @@ class Lifeline:
         self._reconnect_s = reconnect_s
         self._streams = AsyncExitStack()
         self._num_resumes = 0
+        self._current: DecodeStream | None = None
         # The journal: how the session was opened, what is agreed on, and what was asked last.
-        self._open: Open
-        self._opened: Opened
+        self._session: tuple[Open, Opened] | None = None
         self._agreed: tuple[int, ...] = ()
         self._draft = Draft(0, 0)
         self._request: CandidatesRequest | None = None
+
+    @property
+    def _stream(self) -> DecodeStream:
+        assert self._current is not None, "a lifeline is entered before it is used"
+        return self._current
+
+    @property
+    def _open(self) -> Open:
+        assert self._session is not None, "open() comes before the rounds"
+        return self._session[0]
+
+    @property
+    def _opened(self) -> Opened:
+        assert self._session is not None, "open() comes before the rounds"
+        return self._session[1]
 
     async def __aenter__(self) -> Lifeline:
         await self._connect()
@@ -96,13 +111,14 @@ class Lifeline:
 
     async def open(self, message: Open) -> Opened:
         await self._stream.send(message)
-        self._opened = opened = await receive_opened(self._stream)
-        self._open = replace(
+        opened = await receive_opened(self._stream)
+        again = replace(
             message,
             model=opened.model,
             activity_layers=0,
             features=message.features - {Feature.ACTIVITY},
         )
+        self._session = (again, opened)
         return opened
 
     async def ask(self, draft: Draft, agreed: Sequence[int]) -> None:
@@ -145,8 +161,8 @@ class Lifeline:
         return self._link.air.snr_db()
 
     async def _connect(self) -> None:
-        self._stream = await self._streams.enter_async_context(self._link.decode())
-        self._stream.traffic = self._meters.statistics.traffic
+        self._current = await self._streams.enter_async_context(self._link.decode())
+        self._current.traffic = self._meters.statistics.traffic
 
     async def _resume(self, lost: CovspecError) -> None:
         """Opens a stream that takes the lost one's place; raises what it was lost to where that is not possible."""
@@ -155,7 +171,10 @@ class Lifeline:
             raise lost
         self._num_resumes += 1
         began_s = self._meters.clock.now()
-        logger.warning("%s; going on in another stream", str(lost).rpartition(": ")[0] or lost)
+        logger.info("%s", lost)
+        logger.warning(
+            "the stream to the edge at %s broke; going on in another one", self._link.target
+        )
         try:
             async for attempt in AsyncRetrying(
                 stop=stop_before_delay(self._reconnect_s),
@@ -183,7 +202,8 @@ class Lifeline:
         draft, stream = self._draft, self._stream
         session_id = self._opened.session_id
         await stream.send(Resume(self._open, session_id, self._agreed, draft.round))
-        self._opened = opened = await receive_opened(stream)
+        opened = await receive_opened(stream)
+        self._session = (self._open, opened)
         if (opened.committed_len, opened.round) != (len(self._agreed), draft.round):
             raise broken(
                 f"a session resumed at {opened.committed_len} tokens and round {opened.round} "

@@ -13,6 +13,7 @@ The paper prints neither M nor r nor lambda. Here M = 3 B_vis and r = B_vis / 2:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -229,8 +230,14 @@ def make_selector(
         return KeepAll()
     if not num_kept:
         raise InvalidRequest(f"--selector {name.value} needs --visual-tokens: how many to keep")
-    if name is SelectorName.COVSPEC:
-        return KeepCovspec(num_kept, query_weight, num_candidates=num_candidates, rank=rank)
-    if name is SelectorName.TOPK:
-        return KeepTopK(num_kept, query_weight)
-    return KeepRandom(num_kept, seed)
+    return _SELECTORS[name](num_kept, seed, query_weight, num_candidates, rank)
+
+
+#: How a selector is made of B_vis, the seed, lambda, M and r. A selector is a class and a line here.
+_SELECTORS: dict[SelectorName, Callable[[int, int, float, int, int], Selector]] = {
+    SelectorName.COVSPEC: lambda kept, seed, weight, candidates, rank: KeepCovspec(
+        kept, weight, num_candidates=candidates, rank=rank
+    ),
+    SelectorName.TOPK: lambda kept, seed, weight, *_: KeepTopK(kept, weight),
+    SelectorName.RANDOM: lambda kept, seed, *_: KeepRandom(kept, seed),
+}

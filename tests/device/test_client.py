@@ -121,7 +121,7 @@ def test_a_lossy_gate_says_so_wherever_it_shows(run: Any, edge: str) -> None:
     assert done["lossless"] is False and done["num_gated_tokens"] > 0
     exact = [*asked, "--gate", "optimistic", "--gate-threshold", "0.3", *TABLES]
     got = run(*exact)
-    assert "verified with the next draft" in got.err and "lossy" not in got.err
+    assert "verified in the draft that they led" in got.err and "lossy" not in got.err
     assert json.loads(run(*exact, "--json").out)["lossless"] is True
 
 

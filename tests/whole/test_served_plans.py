@@ -37,7 +37,8 @@ from covspec.common.protocol.messages import (
     Verdict,
 )
 from covspec.common.radio.link import LinkConfig
-from covspec.device.fleet.fleet import OK, Asked, Fleet
+from covspec.device.fleet.asked import OK, Asked
+from covspec.device.fleet.fleet import Fleet
 from covspec.device.fleet.pace import LoopClock
 from covspec.device.fleet.profile import Profile
 from covspec.device.fleet.script import TableScripts

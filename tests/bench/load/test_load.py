@@ -23,7 +23,7 @@ from covspec.bench.load.sweep import knee, parse_sweep, parse_variants, variant_
 from covspec.bench.load.table import compare_table, summary_rows
 from covspec.bench.load.workload import Workload
 from covspec.common.errors import InvalidRequest
-from covspec.device.fleet.fleet import INTERRUPTED, OK, Asked, RoundParts, Watch
+from covspec.device.fleet.asked import INTERRUPTED, OK, Asked, RoundParts, Watch
 from covspec.device.fleet.pace import LoopClock
 
 

@@ -30,7 +30,7 @@ from covspec.bench.multispin.setting import LLAMA, QWEN, TIMES, PaperPair, cen_s
 from covspec.bench.multispin.setting import scenario as drawn
 from covspec.bench.tables.reproduction import filled
 from covspec.common.protocol.messages import Correction
-from covspec.device.fleet.fleet import Asked, RoundParts
+from covspec.device.fleet.asked import Asked, RoundParts
 from covspec.edge.planning.planner import SOLVERS
 
 REALIZATIONS = 2

@@ -18,7 +18,8 @@ from covspec.common.maths.accept import greedy_token
 from covspec.common.models.prompt import Prompt
 from covspec.common.models.table import TableModel, word_tokenizer
 from covspec.common.radio.link import LinkConfig
-from covspec.device.fleet.fleet import OK, WRONG, Asked, Fleet
+from covspec.device.fleet.asked import OK, WRONG, Asked
+from covspec.device.fleet.fleet import Fleet
 from covspec.device.fleet.pace import LoopClock, Pace
 from covspec.device.fleet.pair_trace import PairTrace, RecordedAnswer, load_pair_trace
 from covspec.device.fleet.profile import BUILT_IN, Mix, Profile, read_mix
