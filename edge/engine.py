@@ -197,7 +197,7 @@ class Engine:
             )
         if not opening.prompt_ids:
             raise InvalidRequest("open.prompt_ids: the prompt is empty")
-        # Before every id is looked at: a prompt of a million would hold up everybody.
+        # Checked before the ids are: looking at a prompt of a million ids would hold up all other sessions.
         self._check_fits(len(opening.prompt_ids), 0, len(committed))
         if opening.image and model.image_token_id is None:
             raise InvalidRequest(f"open.image: {self.config.model_names[0]} does not see pictures")

@@ -1,4 +1,4 @@
-"""`edge-scheduler`: the scheduler as a server of its own, for edges whose cores have better things to do."""
+"""`edge-scheduler`: the scheduler as a server of its own, which leaves the cores of the edge to the target."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class EdgeServer(Server):
             self.engine.close()
 
     def _planner(self) -> Planner | None:
-        """Who makes plans: the scheduler elsewhere, or a thread here, which other edges may ask as well."""
+        """The scheduler at --scheduler, or a solver thread here, which other edges may ask as well."""
         c = self.config
         if c.schedule_config is None:
             return None

@@ -1,7 +1,7 @@
-"""Who may have a row of the target's KV memory, who waits, and who is turned away.
+"""Which sessions get a row of the target's KV memory, which wait, and which are refused.
 
 Rows are planned at start and reused. Sessions wait for one in the order in which they came; the queue is bounded, and
-whoever does not fit into it is told when to try again.
+a session that finds it full is told when to try again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Admission:
             self._num_coming -= 1
 
     async def acquire(self) -> int:
-        """A row, as soon as there is one, for who has a place."""
+        """A row as soon as one is free, for a session that has a place."""
         if self._free:
             return self._take(self._free.popleft())
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -39,7 +39,7 @@ class _Live:
     """A session as the batcher sees it."""
 
     session: Session
-    #: Of jobs that are done, for the coroutine that submitted them.
+    #: Outcomes of finished jobs, for the coroutine that submitted them.
     outcomes: asyncio.Queue[Outcome] = field(default_factory=asyncio.Queue)
     unread: int = 0
     parked: bool = False
@@ -144,7 +144,7 @@ class Batcher:
             self._live.pop(session.id, None)
             self._rounds.drop(session.id)
             self._prefills = [p for p in self._prefills if p.session is not session]
-            # Those that waited for it have no reason to any more.
+            # A batch that was held back for this session can go.
             self._work.notify()
             if session.id in self._running:
                 self._released.append((session, then))

@@ -22,7 +22,7 @@ class PrefillBudget:
     """Divides a step between drafts and prompts, by what steps were seen to take."""
 
     def __init__(self, max_tokens: int, step: AffineFit) -> None:
-        """max_tokens: of one step. step: the time of a step over its tokens; somebody else feeds it."""
+        """max_tokens: budget of one step. step: the time of a step over its tokens, kept up to date by the caller."""
         self._max_tokens = max_tokens
         self._step = step
         #: Draft tokens of the last step that had any.

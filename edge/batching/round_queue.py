@@ -1,4 +1,4 @@
-"""Drafts that wait for a step of the engine: who is waited for, when a batch is closed, and what goes into it.
+"""Drafts that wait for a step of the engine: which sessions are waited for, when a batch closes, what goes into it.
 
 No thread and no clock of its own: the batcher asks it under its lock with the real time, the simulator with a virtual
 one, and both get the same answers.
@@ -93,7 +93,7 @@ class RoundQueue(Generic[Job]):
         return max(0.0, self._waiting[0].arrived_s + self._batching.wait_s - now)
 
     def take(self) -> list[Job]:
-        """The next batch. Who has nothing in the batch that empties the queue is not waited for next time."""
+        """The next batch. A session without a draft in the batch that empties the queue is not waited for next time."""
         taken: list[_Waiting[Job]] = []
         budget = self._max_tokens
         for waiting in self._waiting:

@@ -105,7 +105,7 @@ class Verifier:
 def _judged(
     job: Round, result: StepResult, started: float, seconds: float, num_rounds: int
 ) -> Outcome:
-    """The outcome of a round whose rows are there. num_rounds: those of the same forward pass."""
+    """The outcome of a round from the target's rows. num_rounds: rounds in the same forward pass."""
     session, draft = job.session, job.draft
     opening, position = session.open, len(session.committed)
     try:

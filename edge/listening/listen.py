@@ -46,7 +46,7 @@ class Listener:
     """
 
     def __init__(self, services: Sequence[str], config: ListenSettings) -> None:
-        """services: full names of those whose health is told."""
+        """services: full names of the services that the health service reports."""
         guards = [ApiKeys(config.keys)] if config.keys else []
         self.server = grpc.aio.server(interceptors=[*guards, Readable()], options=GRPC_OPTIONS)
         self.port = self.metrics_port = 0
@@ -90,7 +90,7 @@ class Listener:
             await self._health.set(service, value)
 
     def announce(self, what: str) -> None:
-        """Tells people, and who waits for the file, that the server is ready."""
+        """Says on stderr that the server is ready, and writes --port-file."""
         print(f"covspec {what} ready on {self.address}", file=sys.stderr, flush=True)
         if self._metrics is not None:
             where = f"{self._config.metrics_host}:{self.metrics_port}"

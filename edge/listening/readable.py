@@ -1,6 +1,6 @@
-"""Single requests whose bytes are no message: INVALID_ARGUMENT, where gRPC itself says UNKNOWN and logs a traceback.
+"""Answers a unary request that cannot be parsed with INVALID_ARGUMENT; gRPC itself says UNKNOWN and logs a traceback.
 
-Streams read their messages themselves; see `service.py`.
+Streams parse their messages themselves; see `service.py`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from .bandwidth import equal_latency
 from .goodput import Floats, Lengths, expected_tokens, goodput, multi_access_latency
@@ -88,17 +87,7 @@ def plan_of(
 
 def plan_to_json(plan: RoundPlan) -> str:
     """Writes a plan as one line; what is not `sum` says so."""
-    fields: dict[str, Any] = {
-        "goodput": plan.goodput,
-        "upper_bound": plan.upper_bound,
-        "latency_s": plan.latency_s,
-        "devices": [
-            {"id": d.id, "draft_length": d.draft_length, "bandwidth_hz": d.bandwidth_hz}
-            for d in plan.devices
-        ],
-        "solver": plan.solver,
-        "solve_s": plan.solve_s,
-    }
-    if plan.objective != "sum":
-        fields |= {"objective": plan.objective, "objective_value": plan.objective_value}
-    return json.dumps(fields)
+    fields = asdict(plan)
+    # What is not the sum comes last.
+    named = {name: fields.pop(name) for name in ("objective", "objective_value")}
+    return json.dumps(fields if plan.objective == "sum" else fields | named)

@@ -19,12 +19,12 @@ from ..planning.scenario import Scenario
 from .solver_thread import VALID_S
 from .wire import PlanRequest, plan_from_proto, request_to_proto
 
-#: No call waits longer, whoever waits for it.
+#: Time-out of one call, s.
 _CALL_S = 5.0
 _OPTIONS: list[tuple[str, object]] = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    # One that was restarted is found again within a second.
+    # A scheduler that was restarted is found again within a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]

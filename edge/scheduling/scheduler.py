@@ -51,7 +51,7 @@ class ScheduleTotals:
     failed: int = 0
     told: int = 0
     solve_s: float = 0.0
-    #: Of the plan that was adopted last, tokens/s.
+    #: Expected by the plan that was adopted last, tokens/s.
     goodput: float = 0.0
 
 
@@ -76,7 +76,7 @@ class Scheduler:
         #: Sessions that go through the target as well, but follow no plan.
         self._num_others = 0
         self._wait_s = Mean(NEWEST, warm_up=False)
-        #: Of all devices: what a new one is taken to be like.
+        #: The accept rate over all devices, which a new device starts with.
         self._accept_rate = AcceptRate(weight=POOL_PRIOR_TOKENS, eta=POOL_ETA)
         self._stale = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
@@ -193,7 +193,7 @@ class Scheduler:
         members = [self._members.get(device.id) for device in scenario.devices]
         here = [member for member in members if member is not None]
         if len(here) < len(members):
-            return False  # somebody left meanwhile: the next plan is under way
+            return False  # a device has left meanwhile: the next plan is under way
         for member in here:
             member.expires_s = self._now() + self._planner.valid_s
         new = [self.config.part(planned) for planned in made.devices]
@@ -207,7 +207,7 @@ class Scheduler:
         return True
 
     def _present(self) -> list[Member]:
-        """Devices that are at work; one whose draft is being verified is."""
+        """Devices heard of lately, and those whose draft is being verified."""
         since = self._now() - AWAY_S
         return [m for m in self._members.values() if m.seen_s >= since or m.arrived_s is not None]
 

@@ -15,7 +15,7 @@ VALID_S = 15.0
 
 
 class Planner(Protocol):
-    """Whoever makes plans, here or elsewhere."""
+    """Makes plans: a thread of this process, or a scheduler elsewhere."""
 
     #: Seconds for which the last plan may be followed.
     valid_s: float
