@@ -17,6 +17,7 @@ from .. import common
 from ..common.flags import flags_of
 from ..common.input.image import load_image, read_image
 from ..common.models.zoo import resolve
+from .grid import grid
 from .processes import ask, run_client, running_edge
 from .settings import DemoSettings
 
@@ -33,7 +34,6 @@ class Sample:
 
 
 def samples() -> list[Sample]:
-    """The sample pictures that come with the package."""
     rows = json.loads((_SAMPLES / "samples.json").read_text(encoding="utf-8"))
     return [Sample(_SAMPLES / row["file"], row["question"], row["answer"]) for row in rows]
 
@@ -82,21 +82,10 @@ def _chosen(sample: int, image: Path | None, query: str | None) -> tuple[Path, s
 
 
 def _costs(speculative: dict[str, Any], edge_only: dict[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("what it cost")
-    table.add_column("covspec", justify="right")
-    table.add_column("edge-only", justify="right")
-    for name, cost in _COSTS.items():
-        table.add_row(name, cost(speculative), cost(edge_only))
+    rows = [(name, cost(speculative), cost(edge_only)) for name, cost in _COSTS.items()]
     same = speculative["token_ids"] == edge_only["token_ids"]
-    table.add_row("text", "the same" if same else "DIFFERENT", "")
-    return table
-
-
-def _up(report: dict[str, Any], *, image: bool) -> int:
-    up: dict[str, int] = report["bytes"]["up"]
-    picture = up.get("image", 0)
-    return picture if image else up["total"] - picture
+    rows.append(("text", "the same" if same else "DIFFERENT", ""))
+    return grid(("what it cost", "covspec", "edge-only"), rows)
 
 
 # row: how to read it off the client's report
@@ -109,7 +98,9 @@ _COSTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "tokens per second": lambda report: f"{report['tokens_per_s']:.1f}",
     "first token after": lambda report: f"{1e3 * report['first_token_s']:.0f} ms",
     "answer after": lambda report: f"{1e3 * report['total_s']:.0f} ms",
-    "picture, bytes up": lambda report: str(_up(report, image=True)),
-    "the rest, bytes up": lambda report: str(_up(report, image=False)),
+    "picture, bytes up": lambda report: str(report["bytes"]["up"].get("image", 0)),
+    "the rest, bytes up": lambda report: str(
+        report["bytes"]["up"]["total"] - report["bytes"]["up"].get("image", 0)
+    ),
     "bytes down": lambda report: str(report["bytes"]["down"]["total"]),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ def panels(path: Path, count: int, inches: tuple[float, float]) -> Iterator[Sequ
     figure.savefig(path, dpi=130)
 
 
-def error_bars(estimates: Sequence[tuple[float, float, float]]) -> list[list[float]]:
-    """How far each (value, low, high) reaches below and above its value, for `yerr`."""
+def error_bars(estimates: Sequence[Mapping[str, float]]) -> list[list[float]]:
+    """How far each estimate's interval reaches below and above its value, for `yerr`."""
     return [
-        [max(0.0, value - low) for value, low, _ in estimates],
-        [max(0.0, high - value) for value, _, high in estimates],
+        [max(0.0, each["value"] - each["low"]) for each in estimates],
+        [max(0.0, each["high"] - each["value"]) for each in estimates],
     ]

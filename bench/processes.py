@@ -133,7 +133,6 @@ def resident_bytes(pid: int) -> int:
 
 
 def open_files(pid: int) -> int:
-    """File descriptors of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 

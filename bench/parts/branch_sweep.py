@@ -86,15 +86,20 @@ def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Hit rate and gain over the delay."""
     delays = [1e3 * row["rtt_s"] for row in rows]
     with panels(path, 2, (8, 3.6)) as (left, right):
         left.plot(delays, [row["hit_rate"] for row in rows], "o-")
         left.set(ylim=(0, 1), title="branch hit rate")
-        gains = [(row["speed_ratio"], *row["speed_ratio_quartiles"]) for row in rows]
-        right.errorbar(
-            delays, [gain for gain, _, _ in gains], error_bars(gains), fmt="o-", capsize=3
-        )
+        gains = [row["speed_ratio"] for row in rows]
+        quartiles = [
+            {
+                "value": gain,
+                "low": row["speed_ratio_quartiles"][0],
+                "high": row["speed_ratio_quartiles"][1],
+            }
+            for gain, row in zip(gains, rows, strict=True)
+        ]
+        right.errorbar(delays, gains, error_bars(quartiles), fmt="o-", capsize=3)
         right.axhline(1, color="gray", linestyle="--")
         right.set(title="speed over that without branches")
         for axes in (left, right):
@@ -102,7 +107,6 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _counts(trials: Sequence[Trial]) -> dict[str, Any]:
-    """What growing did, over all answers."""
     every = [each.statistics.branches for each in trials]
     grown = sum(c.num_grown_tokens for c in every)
     idle_s = sum(c.idle_s for c in every)

@@ -23,7 +23,6 @@ class _FirstToken(BaseStreamer):
         self._calls = 0
 
     def put(self, value: torch.Tensor) -> None:
-        """Called with the prompt, then with each token."""
         self._calls += 1
         if self._calls == 2:
             self.first_s = time.perf_counter()

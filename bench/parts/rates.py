@@ -56,5 +56,4 @@ def quartiles(values: Sequence[float]) -> list[float]:
 
 
 def _speed(trial: Trial) -> float:
-    """Tokens per second of decoding."""
     return trial.num_tokens / trial.decode_s

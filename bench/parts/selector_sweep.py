@@ -116,7 +116,6 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def find(rows: Sequence[dict[str, Any]], selector: str, share: str, gate: str) -> dict[str, Any]:
-    """The row of one way."""
     return next(
         r for r in rows if (r["selector"], r["share"], r["gate"]) == (selector, share, gate)
     )

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from PIL import Image
 from rich.progress import Progress
-from rich.table import Table
 
 from .. import report
+from ..grid import grid
 from ..report import bench_of
 from ..settings import PairSettings
 from .question import FAMILIES, SceneQuestion, is_right, questions
@@ -159,7 +158,6 @@ def measure(
 
 
 def bars(results: dict[str, Any]) -> list[report.Bar]:
-    """Returns the pair's bars."""
     return [
         report.at_least("target final answers right", results["target"], 0.90),
         report.between("draft final answers right", results["draft"], 0.45, 0.80),
@@ -182,15 +180,11 @@ def command(settings: PairSettings) -> None:
     with Progress(console=console) as progress:
         task = progress.add_task("held-out scenes", total=4 * len(seeds))
         results = measure(settings.models, seeds, lambda done: progress.advance(task, done))
-    table = Table(
-        "family", "target", "draft", "target, blank", "agreement", title="shares by family"
-    )
-    for family, scores in {**results["by_family"], "all": results}.items():
-        names = ("target", "draft", "target_blank", "agreement")
-        table.add_row(family, *(f"{scores[name]:.3f}" for name in names))
-    console.print(table)
+    names = ("target", "draft", "target_blank", "agreement")
+    rows = [
+        (family, *(f"{scores[name]:.3f}" for name in names))
+        for family, scores in {**results["by_family"], "all": results}.items()
+    ]
+    head = ("family", "target", "draft", "target, blank", "agreement")
+    console.print(grid(head, rows, title="shares by family"))
     report.finish("pair", results, bars(results), settings)
-
-
-if __name__ == "__main__":
-    typer.run(command)

@@ -62,7 +62,6 @@ def read(
 
 
 def score_option(answer: str, options: dict[str, str], right: str) -> float:
-    """1 if the answer names the right option."""
     return float(parse_option(answer, options) == right)
 
 

@@ -44,7 +44,6 @@ class ApiTokens:
     final: int
 
     def dollars(self, *, with_final: bool = False) -> float:
-        """Their price."""
         return DOLLARS_PER_TOKEN * (self.read + self.written + with_final * self.final)
 
 

@@ -54,7 +54,6 @@ class Pair:
     edge: str = ""
 
     def load_draft(self) -> Model:
-        """The draft model, in this process."""
         return load_draft_model(
             self.draft, device=self.device, num_threads=self.num_threads or None
         )

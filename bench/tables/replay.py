@@ -96,6 +96,5 @@ def _size(r: RoundRecord) -> int:
 
 
 def _link_s(r: RoundRecord, link: LinkConfig) -> float:
-    """What the bytes of a round take on an idle link."""
     up = link.shaper(Direction.UP).send(0.0, r.up_bytes)
     return up + link.shaper(Direction.DOWN).send(0.0, r.down_bytes)

@@ -73,13 +73,11 @@ class Setting:
         return [*measured], [*questions[len(measured) :]]
 
     def sampling(self, temperature: float) -> Sampling:
-        """Of every answer; each example adds its number to the seed."""
         return Sampling(
             temperature, seed=1000 * (1 + self.seed), max_new_tokens=self.max_new_tokens
         )
 
     def as_json(self) -> dict[str, Any]:
-        """What was set."""
         return {
             "suites": list(self.suites),
             "num_examples": self.num_examples,
@@ -121,7 +119,6 @@ class Run:
 
 
 def run_cells(setting: Setting, systems: Mapping[str, System], console: Console) -> Run:
-    """All suites at both temperatures."""
     cores, cells = Cores(), []
     with serving(setting.pair, cores) as edge:
         model = setting.pair.load_draft()

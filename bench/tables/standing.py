@@ -12,7 +12,6 @@ Intervals: 95 % of a paired bootstrap over examples; resampled examples bring th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -25,13 +24,8 @@ from .trial import Trial, bytes_by_kind
 _RESAMPLES = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure and its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
+#: A figure and its 95 % interval: value, low, high.
+Estimate = dict[str, float]
 
 
 def ratio_of_sums(
@@ -65,7 +59,7 @@ def _bootstrapped(count: int, figure: Callable[[Any], Any]) -> Estimate:
     """figure: of indices of examples, over their last axis."""
     picks = np.random.default_rng(0).integers(0, count, (_RESAMPLES, count))
     low, high = np.quantile(figure(picks), (0.025, 0.975))
-    return Estimate(float(figure(np.arange(count))), float(low), float(high))
+    return {"value": float(figure(np.arange(count))), "low": float(low), "high": float(high)}
 
 
 def standing(
@@ -78,7 +72,6 @@ def standing(
     seconds: Mapping[int, float],
     base_s: Mapping[int, float],
 ) -> dict[str, Any]:
-    """Everything a table says about a system, ready for JSON."""
     trials, baseline = list(trials), list(baseline)
     ones = [1.0] * len(trials)
     tokens = [float(t.num_tokens) for t in trials]
@@ -95,23 +88,19 @@ def standing(
         "title": system.title,
         "num_examples": len(trials),
         "tokens_per_s": sum(tokens) / sum(seconds[t.example] for t in trials),
-        "spd": asdict(speedup(trials, baseline, seconds, base_s)),
-        "answer_spd": asdict(
-            ratio_of_sums([t.total_s for t in baseline], [t.total_s for t in trials])
-        ),
+        "spd": speedup(trials, baseline, seconds, base_s),
+        "answer_spd": ratio_of_sums([t.total_s for t in baseline], [t.total_s for t in trials]),
         **_accuracies(trials),
-        "comm_bytes": asdict(ratio_of_sums(comm, ones)),
-        "comm_bytes_per_token": asdict(ratio_of_sums(comm, tokens)),
+        "comm_bytes": ratio_of_sums(comm, ones),
+        "comm_bytes_per_token": ratio_of_sums(comm, tokens),
         "setup_bytes": sum(t.setup_bytes for t in trials) / len(trials),
         "image_bytes": sum(t.image_bytes for t in trials) / len(trials),
-        "scaled_comm_bytes": asdict(
-            ratio_of_sums([scaled_bytes(t, vocab_size) for t in trials], ones)
-        ),
+        "scaled_comm_bytes": ratio_of_sums([scaled_bytes(t, vocab_size) for t in trials], ones),
         "payload_bits_up": sum(up for up, _ in bits) / len(trials),
         "payload_bits_down": sum(down for _, down in bits) / len(trials),
-        "cost_red": asdict(ratio_of_sums([c.dollars() for c in cost], base_cost, -100, 100)),
-        "cost_red_with_final": asdict(
-            ratio_of_sums([c.dollars(with_final=True) for c in cost], base_cost, -100, 100)
+        "cost_red": ratio_of_sums([c.dollars() for c in cost], base_cost, -100, 100),
+        "cost_red_with_final": ratio_of_sums(
+            [c.dollars(with_final=True) for c in cost], base_cost, -100, 100
         ),
         "dollars_per_1000_answers": 1000 * sum(c.dollars() for c in cost) / len(trials),
         "equal_to_edge_only": sum(
@@ -137,12 +126,11 @@ def _accuracies(trials: Sequence[Trial]) -> dict[str, Any]:
         versions.setdefault(t.group or f"example {t.example}", []).append(t.score)
     ones = [1.0] * len(versions)
     plain, circular = (
-        asdict(ratio_of_sums([of(scores) for scores in versions.values()], ones, 100))
+        ratio_of_sums([of(scores) for scores in versions.values()], ones, 100)
         for of in (lambda scores: scores[0], min)
     )
     return {"acc": plain, "circular_acc": circular if len(versions) < len(trials) else None}
 
 
 def measured_s(trials: Sequence[Trial]) -> dict[int, float]:
-    """Seconds of decoding as they were measured, by example."""
     return {t.example: t.decode_s for t in trials}

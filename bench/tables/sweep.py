@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,6 @@ class _Bench:
         self._model = setting.pair.load_draft()
 
     def point(self, systems: dict[str, System], link: LinkConfig) -> dict[str, Any]:
-        """covspec-exact against edge-only over one link."""
         trials = self._compete(systems, link, _name(link))
         mine, base = trials["covspec-exact"], trials["edge-only"]
         rounds = [r for t in mine for r in t.rounds]
@@ -140,8 +139,8 @@ class _Bench:
 def _against(mine: Sequence[Trial], base: Sequence[Trial]) -> dict[str, Any]:
     tokens = sum(t.num_tokens for t in mine)
     return {
-        "spd": asdict(speedup(mine, base, measured_s(mine), measured_s(base))),
-        "answer_spd": asdict(ratio_of_sums([t.total_s for t in base], [t.total_s for t in mine])),
+        "spd": speedup(mine, base, measured_s(mine), measured_s(base)),
+        "answer_spd": ratio_of_sums([t.total_s for t in base], [t.total_s for t in mine]),
         "tokens_per_s": tokens / sum(t.decode_s for t in mine),
         "bytes_per_token": sum(t.comm_bytes for t in mine) / tokens,
         "equal": sum(m.token_ids == b.token_ids for m, b in zip(mine, base, strict=True))
@@ -150,7 +149,6 @@ def _against(mine: Sequence[Trial], base: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _mixed(setting: Setting) -> list[ScoredExample]:
-    """The suites in turn."""
     each = [setting.examples(suite)[0] for suite in DATASETS]
     return [example for row in zip(*each, strict=True) for example in row][: setting.num_examples]
 
@@ -215,6 +213,6 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def _curve(axes: Any, x: Sequence[float], points: Sequence[dict[str, Any]], label: str) -> None:
-    spd = [(e["value"], e["low"], e["high"]) for e in (point["spd"] for point in points)]
-    values = [value for value, _, _ in spd]
+    spd = [point["spd"] for point in points]
+    values = [each["value"] for each in spd]
     axes.errorbar(x, values, yerr=error_bars(spd), fmt="o-", capsize=2, label=label)

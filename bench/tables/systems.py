@@ -53,7 +53,6 @@ class System:
         return max(1, round(self.share * num_visual_tokens))
 
     def make_selector(self, num_visual_tokens: int, seed: int) -> Selector:
-        """Chooses visual tokens for the draft model."""
         return make_selector(self.selector, self.num_kept(num_visual_tokens), seed)
 
     def on_channel(self, bandwidth_hz: float, snr_db: float) -> System:
@@ -63,7 +62,6 @@ class System:
         )
 
     def with_threshold(self, threshold: float) -> System:
-        """The same with another threshold of its gate."""
         return replace(self, tactics=replace(self.tactics, gate_threshold=threshold))
 
     def flags(self, num_visual_tokens: int) -> str:

@@ -166,7 +166,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
         for i, key in enumerate(keys):
             at = [j + (i - len(keys) / 2 + 0.5) * width for j in range(len(cells))]
             spd = [cell["standings"][key]["spd"] for cell in cells]
-            reach = error_bars([(e["value"], e["low"], e["high"]) for e in spd])
+            reach = error_bars(spd)
             speed.bar(at, [e["value"] for e in spd], width, yerr=reach, label=key, capsize=2)
             sent = [cell["standings"][key]["comm_bytes_per_token"]["value"] for cell in cells]
             if any(sent):
@@ -182,6 +182,5 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def as_json(cell: Cell) -> dict[str, Any]:
-    """A cell as results have it."""
     dataset = {**DATASETS, **REAL_DATASETS}[cell.suite]
     return table.as_json(cell, TABLE_1[dataset]) | {"calibration": cell.calibration}

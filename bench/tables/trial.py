@@ -66,7 +66,6 @@ class Trial:
 
     @property
     def num_tokens(self) -> int:
-        """Committed tokens."""
         return len(self.token_ids)
 
     @property
@@ -99,7 +98,6 @@ class Recorder:
         self._up = self._down = 0
 
     def __call__(self, event: events.Event) -> None:
-        """Takes an event."""
         match event:
             case events.Opened():
                 self.num_visual_tokens = event.num_visual_tokens
@@ -145,7 +143,6 @@ class Recorder:
 
 
 def bytes_by_kind(trials: list[Trial]) -> dict[str, dict[str, int]]:
-    """Bytes of all trials by direction and kind."""
     up: Counter[str] = Counter()
     down: Counter[str] = Counter()
     for trial in trials:

@@ -25,7 +25,6 @@ class Listener:
         self.tokens: list[DraftToken] = []
 
     def calls(self, token: DraftToken) -> bool:
-        """Always."""
         if not any(token is known for known in self.tokens[-1:]):
             self.tokens.append(token)
         return True
