@@ -27,6 +27,9 @@ from ...common.protocol.messages import (
 from .corrections.judgement import Judgement
 from .judge import mode_of
 
+#: Fields of a draft that its verdict depends on.
+_QUESTION = "token_ids committed_len correction num_gated logprobs rows row_ids".split()
+
 
 @dataclass(slots=True)
 class Session:
@@ -191,19 +194,6 @@ class Session:
 
 def _same_draft(draft: Draft, last: Draft | None) -> bool:
     """Whether a repeated draft asks the same question; measured times may differ."""
-    if last is None:
-        return False
-    same = (draft.token_ids, draft.committed_len, draft.correction, draft.num_gated) == (
-        last.token_ids,
-        last.committed_len,
-        last.correction,
-        last.num_gated,
-    )
-    return same and all(
-        (a is None and b is None) or (a is not None and b is not None and np.array_equal(a, b))
-        for a, b in (
-            (draft.logprobs, last.logprobs),
-            (draft.rows, last.rows),
-            (draft.row_ids, last.row_ids),
-        )
+    return last is not None and all(
+        np.array_equal(getattr(draft, name), getattr(last, name)) for name in _QUESTION
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -71,7 +70,9 @@ class Scenario:
             _number(name, getattr(self, name))
         _integer("max_draft_length", self.max_draft_length, 1, MAX_DRAFT_LENGTH)
         _integer("min_draft_length", self.min_draft_length, 0, self.max_draft_length)
-        _choice("objective", self.objective, OBJECTIVES)
+        if self.objective not in OBJECTIVES:
+            names = ", ".join(OBJECTIVES)
+            raise InvalidRequest(f"objective must be one of {names}, not {self.objective!r}")
         if not self.devices:
             raise InvalidRequest("devices must have at least one entry")
         _check_devices(self.devices)
@@ -186,8 +187,3 @@ def _number(name: str, value: Any, *, least: float = 0.0, most: float = LARGEST)
 def _integer(name: str, value: Any, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidRequest(f"{name} must be an integer from {least} to {most}, not {value!r}")
-
-
-def _choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise InvalidRequest(f"{name} must be one of {', '.join(choices)}, not {value!r}")
