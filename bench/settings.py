@@ -8,7 +8,6 @@ from typing import Any, Literal
 from ..common.models.zoo import DEVICES, QUANTIZATIONS
 from ..common.settings import Settings, setting
 
-_SCENES = Path(__file__).parents[1] / "common" / "models" / "scenes"
 #: Threads of a model on a CPU.
 THREADS: dict[str, Any] = {"ge": 0, "le": 1024}
 SEEDS: dict[str, Any] = {"ge": 0, "le": (1 << 63) - 1}
@@ -55,7 +54,9 @@ class DecodeSettings(BenchSettings):
 class PairSettings(BenchSettings):
     """What `bench pair` is asked."""
 
-    models: Path = setting(_SCENES, "Folder with target/ and draft/.", metavar="FOLDER")
+    models: Path | None = setting(
+        None, "Folder with target/ and draft/; by default the embedded pair.", metavar="FOLDER"
+    )
 
 
 class LoadBenchSettings(BenchSettings):

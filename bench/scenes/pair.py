@@ -179,7 +179,8 @@ def command(settings: PairSettings) -> None:
     console = report.console_for(settings.as_json)
     with Progress(console=console) as progress:
         task = progress.add_task("held-out scenes", total=4 * len(seeds))
-        results = measure(settings.models, seeds, lambda done: progress.advance(task, done))
+        folder = settings.models or SCENES_DIR
+        results = measure(folder, seeds, lambda done: progress.advance(task, done))
     names = ("target", "draft", "target_blank", "agreement")
     rows = [
         (family, *(f"{scores[name]:.3f}" for name in names))

@@ -67,7 +67,8 @@ def load_model(
             from .vlm import VisionLanguageModel
     except ImportError as error:
         raise ModelError(
-            f"{spec} needs torch and transformers: pip install 'covspec[device]' ({error})"
+            f"{spec} needs torch and transformers: pip install 'covspec[device]', or 'covspec[edge]' at the edge "
+            f"({error})"
         ) from error
     config = read_config(folder)
     family = family_of(folder, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +13,14 @@ import pytest
 from covspec.common.errors import InvalidRequest
 from covspec.common.settings import (
     Settings,
+    _each,
     bounds_of,
     choices_of,
     flag_of,
     grouped_fields,
     key_of,
     kinds_of,
+    number_of,
     setting,
     settings_classes,
     variable_of,
@@ -46,8 +49,6 @@ class Sample(Settings):
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     for name in os.environ:
         if name.startswith("COVSPEC_"):
             monkeypatch.delenv(name)
@@ -176,6 +177,71 @@ def test_a_file_that_is_no_toml_is_refused(text: str, tmp_path: Path) -> None:
         Sample.load({}, tmp_path)
 
 
+def test_true_is_not_the_number_1(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="number must be a whole number, 1 … 9, not True"):
+        Sample.load({}, stored(tmp_path, "number = true\n"))
+
+
+def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVSPEC_NUMBER", "")
+    assert Sample.load({}).number == 3
+
+
+def test_a_file_of_the_environment_is_not_for_the_commands_that_this_one_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COVSPEC_CONFIG", str(stored(tmp_path, "number = 4\n")))
+    assert Sample.load({}).number == 4
+    assert "COVSPEC_CONFIG" not in os.environ
+
+
+def test_the_flag_of_a_switch_turns_off_what_the_environment_turns_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COVSPEC_ON", "1")
+    assert Sample.load({}).on and not Sample.load({"on": False}).on
+
+
+def test_a_name_like_no_other_has_a_nearest_one_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequest, match="zzzzzzzzz is not a key.*did you mean "):
+        Sample.load({}, stored(tmp_path, "zzzzzzzzz = 1\n"))
+    monkeypatch.setenv("COVSPEC_ZZZZZZZZZ", "1")
+    with pytest.raises(InvalidRequest, match="COVSPEC_ZZZZZZZZZ .*did you mean COVSPEC_"):
+        Sample.load({})
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("number = [3]", "number must be a whole number"),
+        ("words = [{a = 1}]", "words must be text"),
+        ("named = 27", "named must be one of x, y"),
+        ("[number]\nlow = 3", "number must be a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(text: str, wanted: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=wanted):
+        Sample.load({}, stored(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (65_535, "65535"),
+        (1 << 24, "2^24"),
+        ((1 << 64) - 1, "2^64 - 1"),
+        (0.5, "0.5"),
+        (5e6, "5000000"),
+        (1e12, "1e+12"),
+        (math.inf, "inf"),
+    ],
+)
+def test_numbers_are_written_as_people_do(value: float, text: str) -> None:
+    assert number_of(value) == text
+
+
 def _fields() -> list[Any]:
     return [
         pytest.param(cls, name, id=f"{cls.__name__}.{name}")
@@ -192,17 +258,18 @@ def test_every_setting_is_described_and_every_number_has_both_bounds(
     assert field.description and field.description[0].isupper() and field.description[-1] in ".?"
     assert flag_of(cls, name).startswith("--") and variable_of(cls, name).isupper()
     assert "_" not in key_of(cls, name)
-    kinds = list(kinds_of(field.annotation))
+    plain = list(kinds_of(field.annotation))
+    kinds = [_each(kind) for kind in plain]
     if not {int, float} & set(kinds) or bool in kinds:
         return
     low, high = bounds_of(field)
     needed = {n: "127.0.0.1:1" for n, f in cls.model_fields.items() if f.is_required()}
     assert low is not None and high is not None and low < high
-    assert field.default is None or low <= field.default <= high
+    assert field.default in (None, ()) or low <= field.default <= high
     for outside in (low - 1, high + 1 if high < math.inf else math.nan):
         if int in kinds or math.isfinite(outside) or math.isnan(outside):
             with pytest.raises(InvalidRequest, match=flag_of(cls, name)):
-                cls.load({**needed, name: str(outside)})
+                cls.load({**needed, name: str(outside) if kinds == plain else [str(outside)]})
 
 
 @pytest.mark.parametrize(("cls", "name"), _fields())

@@ -7,15 +7,17 @@ import re
 import subprocess
 import sys
 import venv
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands_page import page
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from covspec.bench import cli
 from covspec.bench.cli import BENCHES, COMMANDS
-from covspec.common.settings import Settings, flag_of, grouped_fields
-from covspec.device.settings import ClientSettings
-from covspec.edge.settings import EdgeSettings, SchedulerSettings
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = ("device_client", "edge_server", "edge_scheduler", "covspec")
@@ -47,6 +49,21 @@ def run(command, *args):
         return end.code or 0
     return 0
 """
+
+
+def _typer_command(words: list[str]) -> Any:
+    modules = {
+        "device_client": "covspec.device.client",
+        "edge_server": "covspec.edge.server",
+        "edge_scheduler": "covspec.edge.schedule_server",
+        "covspec": "covspec.bench.cli",
+    }
+    found: Any = get_command(import_module(modules[words[0]]).app)
+    for word in words[1:]:
+        _, found, _ = found.resolve_command(
+            found.make_context("x", [], resilient_parsing=True), [word]
+        )
+    return found
 
 
 def run(
@@ -84,19 +101,24 @@ def test_help_fits_80_columns(words: list[str], helps: dict[str, str]) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("command", "cls"),
-    [
-        ("device_client", ClientSettings),
-        ("edge_server", EdgeSettings),
-        ("edge_scheduler", SchedulerSettings),
-    ],
-)
-def test_every_flag_is_named_whole(
-    command: str, cls: type[Settings], helps: dict[str, str]
-) -> None:
-    words = set(helps[command].split())
-    assert {flag_of(cls, name) for name, _, _ in grouped_fields(cls)} <= words
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_flag_is_named_whole(words: list[str], helps: dict[str, str]) -> None:
+    command = _typer_command(words)
+    text = set(re.split(r"[\s,]+", helps[" ".join(words)]))
+    assert {f for p in command.params for f in (*p.opts, *p.secondary_opts) if "-" in f} <= text
+
+
+def test_flags_and_choices_complete_below_covspec_too() -> None:
+    for line, wanted in (
+        ("covspec sim", "simulate"),
+        ("covspec bench tab", "table1\ntable2"),
+        ("covspec loadtest --acc", "--accept-rate"),
+        ("covspec link --to x:1 --fading ray", "rayleigh"),
+    ):
+        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+        env = {"_COVSPEC_COMPLETE": "complete_bash", **words}
+        result = CliRunner().invoke(cli.app, prog_name="covspec", env=env)
+        assert result.output.strip() == wanted, line
 
 
 @pytest.mark.parametrize("command", ENTRIES)
@@ -144,6 +166,7 @@ def test_what_needs_no_extra_works_without() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_plain_install_from_a_wheel(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     pip = [sys.executable, "-m", "pip", "-q"]
@@ -160,6 +183,21 @@ def test_a_plain_install_from_a_wheel(tmp_path: Path) -> None:
     )
     assert lacking.returncode == 5 and lacking.stderr.count("\n") == 1
     assert "pip install 'covspec[device]'" in lacking.stderr
+    for line, code in (
+        ("device-client --query x --mode device-only --draft-model table:draft-64", 0),
+        ("covspec models", 0),
+        ("covspec simulate --duration 1 --num-clients 4", 0),
+        ("covspec loadtest --duration 1 --num-clients 2 --model table:target-512", 0),
+        ("covspec demo", 7),
+        ("covspec bench selection --quick", 2),
+        ("covspec bench table1 --quick", 7),
+    ):
+        program, *args = line.split()
+        done = subprocess.run(
+            [bin_ / program, *args], cwd=tmp_path, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == code and "Traceback" not in done.stderr, (line, done.stderr)
+        assert not code or "pip install 'covspec[" in done.stderr.splitlines()[-1], done.stderr
     trace = bin_.parent.glob("lib/*/site-packages/covspec/bench/load/data/trace.npz")
     assert list(trace), "loadtest's default recording is in the wheel"
 
