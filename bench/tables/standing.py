@@ -22,8 +22,6 @@ from .systems import System
 from .trial import Trial, bytes_by_kind
 
 _RESAMPLES = 2000
-
-
 #: A figure and its 95 % interval: value, low, high.
 Estimate = dict[str, float]
 
