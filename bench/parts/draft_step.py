@@ -85,7 +85,7 @@ def show(console: Console, results: dict[str, dict[str, Any]]) -> None:
 
 
 def _contenders() -> dict[str, Callable[[], float]]:
-    """Seconds of a step, each measured over _STEPS of them."""
+    """Returns for each contender a function that measures the mean seconds of _STEPS steps."""
     from .generate import Generate  # needs torch, which a help text does not
 
     model = load_draft_model(MODEL, num_threads=1)

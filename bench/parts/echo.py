@@ -32,7 +32,7 @@ _OPTIONS = [
 
 @contextmanager
 def running_echo() -> Iterator[str]:
-    """An echo in a process of its own; its address."""
+    """Runs the echo in a process of its own and yields its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "covspec.bench.parts.echo"], stdout=subprocess.PIPE, text=True
     )

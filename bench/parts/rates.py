@@ -50,7 +50,7 @@ def rates(trials: Sequence[Trial], baseline: Sequence[Trial]) -> dict[str, Any]:
 
 
 def quartiles(values: Sequence[float]) -> list[float]:
-    """The first and the third."""
+    """Returns the first and the third quartile."""
     low, _, high = statistics.quantiles(values, n=4)
     return [low, high]
 

@@ -92,6 +92,6 @@ def opening(
     max_new_tokens: int = 1 << 20,
     seed: int = 0,
 ) -> Open:
-    """An Open that never stops by itself."""
+    """An Open whose session goes on until its answer is full: stop tokens are ignored."""
     sampling = Sampling(temperature, seed=seed, max_new_tokens=max_new_tokens, ignore_stop=True)
     return Open(prompt, sampling, fingerprint, correction=correction, mode=Mode.SPECULATIVE)

@@ -84,7 +84,7 @@ class Cores:
 
 @contextlib.contextmanager
 def serving(pair: Pair, cores: Cores) -> Iterator[str]:
-    """The edge's address. Pins this process to the device's core."""
+    """Yields the edge's address. Pins this process to the device's core."""
     cores.pin_device()
     if pair.edge:
         yield pair.edge
@@ -103,7 +103,7 @@ def serving(pair: Pair, cores: Cores) -> Iterator[str]:
 
 @contextlib.contextmanager
 def shaped(edge: str, link: LinkConfig, cores: Cores) -> Iterator[str]:
-    """The address of a link to the edge, a process of its own."""
+    """Runs a link to the edge in a process of its own and yields its address."""
     with contextlib.ExitStack() as stack:
         with cores.unpinned():
             address = stack.enter_context(running_link(edge, link))
@@ -182,7 +182,7 @@ class Contestant:
         ).run()
 
     def _length(self, name: Hashable, system: System, request: Request) -> LengthPolicy:
-        """Its length policy; `goodput` goes on from one session to the next."""
+        """A system's length policy; `goodput` keeps what it learned from one session to the next."""
         policy = system.tactics.make_length(request, self.model.vocab_size)
         if system.tactics.length_policy is not LengthName.GOODPUT:
             return policy

@@ -60,7 +60,7 @@ class Setting:
             raise InvalidRequest("--examples must be at least 2, --calibrate at least 1")
 
     def examples(self, suite: str) -> tuple[list[ScoredExample], list[ScoredExample]]:
-        """Those to measure on, and held-out ones."""
+        """Returns the examples to measure on and the held-out ones."""
         n, held = self.num_examples, self.num_held_out
         if suite in DATASETS:
             seeds = SUITE_SEEDS[self.seed * 1000 :]
@@ -191,7 +191,7 @@ async def run_cell(
 
 
 def _seconds(setting: Setting, system: System, trials: list[Trial]) -> dict[int, float]:
-    """By example: as measured, or replayed."""
+    """Seconds of decoding by example, as measured or replayed on the virtual clock."""
     if not setting.virtual:
         return measured_s(trials)
     times = step_times(trials, setting.link)

@@ -41,11 +41,14 @@ def command(settings: Table1Settings) -> None:
     show(console, "Table I", results["cells"])
     write(result_path(settings, f"{name}.md"), markdown(results))
     plot(results, result_path(settings, f"{name}.png"))
-    finish(name, results, bars(run.cells), settings)
+    finish(name, results, bars(run.cells, settings.quick), settings)
 
 
-def bars(cells: Sequence[Cell]) -> list[Bar]:
-    """What covspec and covspec-exact have to reach."""
+def bars(cells: Sequence[Cell], quick: bool) -> list[Bar]:
+    """What covspec and covspec-exact have to reach.
+
+    Comm. depends on how often drafts are rejected, of which a few answers tell nothing: a quick run has no bar for it.
+    """
     made = []
     for cell in cells:
         exact = cell.standings["covspec-exact"]
@@ -66,6 +69,8 @@ def bars(cells: Sequence[Cell]) -> list[Bar]:
         ("covspec-all", COVSPEC_COMM_BAR),
         ("covspec-exact", EXACT_COMM_BAR),
     ):
+        if quick:
+            break
         for field, label in (("comm_bytes", "measured"), ("scaled_comm_bytes", "scaled")):
             mine = sum(cell.standings[key][field]["value"] for cell in sampled)
             vanilla = sum(cell.standings["vanilla-sd"][field]["value"] for cell in sampled)

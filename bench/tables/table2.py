@@ -47,11 +47,14 @@ def command(settings: TableSettings) -> None:
     name = bench_name("table2", setting)
     show(console, "Table II", results["cells"])
     write(result_path(settings, f"{name}.md"), markdown(results))
-    finish(name, results, bars(run.cells), settings)
+    finish(name, results, bars(run.cells, settings.quick), settings)
 
 
-def bars(cells: Sequence[Cell]) -> list[Bar]:
-    """Each component's direction, as in the paper; sampled cells."""
+def bars(cells: Sequence[Cell], quick: bool) -> list[Bar]:
+    """Each component's direction, as in the paper; sampled cells.
+
+    A few answers tell nothing of speed and accuracy: a quick run has only the bar for bytes.
+    """
     return [
         Bar(
             f"{d['row']}: {d['figure']}, {cell.suite}",
@@ -62,6 +65,7 @@ def bars(cells: Sequence[Cell]) -> list[Bar]:
         for cell in cells
         if cell.sampling == "sampled"
         for d in _directions(cell)
+        if not quick or d["figure"] == "comm_bytes"
     ]
 
 
@@ -122,7 +126,7 @@ def _directions(cell: Cell) -> list[dict[str, Any]]:
 
 
 def _enabled(key: str) -> str:
-    """A sign for each component."""
+    """One sign for each component: whether the row has it."""
     if key in ALL_TOKEN_ABLATIONS:
         return ENABLED["full-token drafting"][:2] + ENABLED[key.removeprefix("all tokens, ")][2:]
     return ENABLED.get(key, "–" * len(COMPONENTS))

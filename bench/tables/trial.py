@@ -81,12 +81,12 @@ class Trial:
 
     @property
     def setup_bytes(self) -> int:
-        """Those of `comm_bytes` that do not belong to a round."""
+        """The part of `comm_bytes` that belongs to no round."""
         return self.comm_bytes - sum(r.up_bytes + r.down_bytes for r in self.rounds)
 
 
 class Recorder:
-    """Takes a session's events and makes its rounds of them."""
+    """Builds the records of a session's rounds from its events."""
 
     def __init__(self, system: System, statistics: Statistics) -> None:
         self.rounds: list[RoundRecord] = []
