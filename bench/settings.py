@@ -29,8 +29,6 @@ class BenchSettings(JsonSettings):
 
 
 class VerifySettings(BenchSettings):
-    """What `bench verify` is asked."""
-
     model: str = setting("scenes-target", "Target model: short name or folder.")
     quantization: str = setting("none", "Form of the target's weights.", choices=QUANTIZATIONS)
     num_threads: int = setting(
@@ -39,37 +37,27 @@ class VerifySettings(BenchSettings):
 
 
 class Int8Settings(BenchSettings):
-    """What `bench int8` is asked."""
-
     model: str = setting("scenes-target", "Target model: short name or folder.")
     num_threads: int = setting(1, "CPU threads of the target.", ge=1, le=1024)
 
 
 class DecodeSettings(BenchSettings):
-    """What `bench decode` is asked."""
-
     quantization: str = setting("auto", "Form of the target's weights.", choices=QUANTIZATIONS)
 
 
 class PairSettings(BenchSettings):
-    """What `bench pair` is asked."""
-
     models: Path | None = setting(
         None, "Folder with target/ and draft/; by default the embedded pair.", metavar="FOLDER"
     )
 
 
 class LoadBenchSettings(BenchSettings):
-    """What `bench loadtest` is asked."""
-
     only: Literal["crowd", "embedded", "paused", "failures", "killed"] | None = setting(
         None, "Run this part alone.", metavar="PART"
     )
 
 
 class SoakSettings(BenchSettings):
-    """What `bench soak` is asked."""
-
     minutes: float = setting(30.0, "Minutes to run.", gt=0, le=1440)
     model: str = setting(
         "table:target-512", "Target: table:target-V, or scenes for the embedded one with pictures."
@@ -77,8 +65,6 @@ class SoakSettings(BenchSettings):
 
 
 class TraceSettings(BenchSettings):
-    """What `bench trace` is asked."""
-
     out: Path | None = setting(
         None, "File for the recording; by default trace.npz in --result-dir.", metavar="FILE"
     )
@@ -89,21 +75,15 @@ class TraceSettings(BenchSettings):
 
 
 class PlansSettings(BenchSettings):
-    """What `bench plans` is asked."""
-
     draws: int = setting(6, "Draws of devices and channels.", ge=1, le=1000)
     seconds: float = setting(20.0, "Seconds of each draw, for each solver.", gt=0, le=3600)
 
 
 class MultiSpinSettings(BenchSettings):
-    """What `bench multispin` is asked."""
-
     calibrate: bool = setting(False, "Find drafting and verify times again, print them, and end.")
 
 
 class ReproductionSettings(Settings):
-    """What `bench reproduction` is asked."""
-
     document: Path = setting(
         Path("docs/reproduction.md"), "Document whose marked places are filled.", metavar="FILE"
     )
@@ -113,8 +93,6 @@ class ReproductionSettings(Settings):
 
 
 class DemoSettings(Settings):
-    """What `covspec demo` is asked."""
-
     sample: int = setting(0, "Sample picture to ask about.", ge=0, le=99)
     image: Path | None = setting(None, "A picture of yours instead.", metavar="FILE")
     query: str | None = setting(None, "A question of yours instead.")
@@ -123,8 +101,6 @@ class DemoSettings(Settings):
 
 
 class TrainSettings(Settings):
-    """What `covspec train-pair` is asked."""
-
     out: Path = setting(
         Path("scenes-pair"), "Folder for weights and checkpoints.", metavar="FOLDER"
     )
@@ -139,8 +115,6 @@ class TrainSettings(Settings):
 
 
 class TableSettings(BenchSettings):
-    """What `bench table1` and `bench table2` are asked."""
-
     examples: int = setting(50, "Questions of each suite.", group="Questions", ge=1, le=1_000_000)
     suite: tuple[str, ...] = setting(
         (),
@@ -170,8 +144,6 @@ class TableSettings(BenchSettings):
 
 
 class Table1Settings(TableSettings):
-    """What `bench table1` is asked."""
-
     calibrate: int = setting(
         24, "Other questions, which set U-HLM's threshold.", group="U-HLM", ge=1, le=100_000
     )
@@ -181,7 +153,5 @@ class Table1Settings(TableSettings):
 
 
 class SweepSettings(BenchSettings):
-    """What `bench sweep` is asked."""
-
     examples: int = setting(9, "Questions at each point.", ge=1, le=100_000)
     seed: int = setting(0, "Seed of questions and sampling.", ge=0, le=80)

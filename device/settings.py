@@ -128,12 +128,12 @@ class ClientSettings(ReachSettings):
     )
     length_policy: LengthName = setting(
         LengthName.FIXED,
-        "Draft length: fixed; ema, by acceptance and the cost of a rejection (the paper's); plan, as the edge's "
-        "scheduler says; goodput, the length that promises the most tokens per second.",
+        "Policy of the draft length: fixed; ema, by acceptance and the cost of a rejection (the paper's); plan, as the "
+        "edge's scheduler says; goodput, the length that promises the most tokens per second.",
     )
     bandwidth_hz: float = setting(
         0.0,
-        "Bandwidth of the link, for the cost of a rejection in ema; 0: measured.",
+        "Current uplink bandwidth, Hz, for the cost of a rejection in ema; 0: measured.",
         ge=0,
         le=1e12,
     )
@@ -156,7 +156,7 @@ class ClientSettings(ReachSettings):
         le=1,
     )
     max_gated: int = setting(
-        MAX_GATED, "Confident tokens in front of a draft.", ge=1, le=MAX_DRAFT_LENGTH - 1
+        MAX_GATED, "Most confident tokens in front of a draft.", ge=1, le=MAX_DRAFT_LENGTH - 1
     )
     branches: int = setting(
         0,

@@ -48,20 +48,22 @@ class EdgeSettings(ListenSettings):
         ge=0,
         le=_MOST_TOKENS,
     )
-    max_num_seqs: int = setting(64, "Sessions at the same time.", ge=1, le=65_536)
-    max_num_queued_reqs: int = setting(256, "Sessions that may wait for a place.", ge=0, le=1 << 20)
-    max_num_batched_tokens: int = setting(512, "Tokens of one step.", ge=1, le=1 << 20)
+    max_num_seqs: int = setting(64, "Most sessions at the same time.", ge=1, le=65_536)
+    max_num_queued_reqs: int = setting(
+        256, "Most sessions that wait for a place.", ge=0, le=1 << 20
+    )
+    max_num_batched_tokens: int = setting(512, "Token budget of one step.", ge=1, le=1 << 20)
     max_draft_length: int = setting(
         64, "Longest draft that is accepted from a device.", ge=0, le=MAX_DRAFT_LENGTH
     )
     kv_cache_memory_bytes: int = setting(
-        0, "Memory for keys and values; 0: a quarter of what is free.", ge=0, le=1 << 50
+        0, "Memory for keys and values, bytes; 0: a quarter of what is free.", ge=0, le=1 << 50
     )
     quota_tokens_per_s: float = setting(
-        0.0, "Verified tokens per second of one client; 0: no limit.", ge=0, le=1e9
+        0.0, "Most verified tokens per second for one client; 0: no limit.", ge=0, le=1e9
     )
     idle_timeout_s: float = setting(
-        120.0, "Seconds of silence after which a session is closed.", ge=0, le=LONGEST_S
+        120.0, "Seconds of silence after which a session is closed.", ge=0.1, le=LONGEST_S
     )
     shutdown_timeout: float = setting(
         10.0, "Seconds that running sessions get to end when the edge stops.", ge=0, le=LONGEST_S
@@ -73,11 +75,11 @@ class EdgeSettings(ListenSettings):
         group="Batching and plans",
     )
     batch_wait_ms: float = setting(
-        2.0, "Longest wait for more drafts, with --batching continuous.", ge=0, le=60_000
+        2.0, "Longest wait for more drafts, ms, with --batching continuous.", ge=0, le=60_000
     )
     round_deadline_ms: float = setting(
         500.0,
-        "Longest wait for the drafts of a round, with --batching rounds.",
+        "Longest wait for the drafts of a round, ms, with --batching rounds.",
         ge=0,
         le=600_000,
     )
@@ -94,7 +96,7 @@ class EdgeSettings(ListenSettings):
     )
     uplink_bandwidth_hz: float = setting(
         0.0,
-        "Uplink that devices share and plans divide; 0: each device has a link of its own.",
+        "Uplink bandwidth that devices share and plans divide, Hz; 0: each device has a link of its own.",
         ge=0,
         le=_BAND_HZ[1],
     )
@@ -107,7 +109,10 @@ class EdgeSettings(ListenSettings):
         metavar="FILE",
     )
     scheduler_api_key: str = setting(
-        "", "Key that the scheduler asks for.", metavar="KEY", repr=False
+        "",
+        "API key of the scheduler. Better set as COVSPEC_SCHEDULER_API_KEY than on a command line.",
+        metavar="KEY",
+        repr=False,
     )
 
     port: int = setting(

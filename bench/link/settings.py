@@ -17,8 +17,6 @@ _MS: dict[str, Any] = {"ge": 0, "le": 600_000}
 
 
 class LinkSettings(JsonSettings):
-    """What `covspec link` is asked."""
-
     to: str = setting(..., "Address of the edge.", metavar="HOST:PORT", group="Ends")
     listen: str = setting(
         "127.0.0.1:0",

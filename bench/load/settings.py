@@ -29,7 +29,7 @@ class WorkloadSettings(JsonSettings):
         1.0, "Shape of the gamma intervals: 1 is Poisson, less is burstier.", gt=0, le=1e6
     )
     max_concurrency: int = setting(
-        0, "Requests at the same time; 0: as many as there are devices.", ge=0, le=1_000_000
+        0, "Most requests at the same time; 0: as many as there are devices.", ge=0, le=1_000_000
     )
     duration: float = setting(
         0.0, "Seconds of load; 0: until --num-prompts, or 30 without it.", ge=0, le=LONGEST_S
@@ -72,8 +72,6 @@ class WorkloadSettings(JsonSettings):
 
 
 class LoadtestSettings(WorkloadSettings, ReachSettings):
-    """What `covspec loadtest` is asked."""
-
     edge: str = setting(
         "",
         "Address of a running edge; without it, one is started.",

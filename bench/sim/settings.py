@@ -13,8 +13,6 @@ _MS: dict[str, Any] = {"ge": 0, "le": 600_000}
 
 
 class SimulateSettings(WorkloadSettings):
-    """What `covspec simulate` is asked."""
-
     cells: int = setting(
         1, "Edges, each with its part of the devices.", group="Edges", ge=1, le=100_000
     )
@@ -32,15 +30,15 @@ class SimulateSettings(WorkloadSettings):
     )
     batching: Literal["continuous", "rounds"] = setting("continuous", "Batching of the edges.")
     batch_wait_ms: float = setting(
-        2.0, "Longest wait for more drafts, with --batching continuous.", **_MS
+        2.0, "Longest wait for more drafts, ms, with --batching continuous.", ge=0, le=60_000
     )
     round_deadline_ms: float = setting(
-        500.0, "Longest wait for the drafts of a round, with --batching rounds.", **_MS
+        500.0, "Longest wait for the drafts of a round, ms, with --batching rounds.", **_MS
     )
     max_num_seqs: int = setting(
-        0, "Sessions of an edge at the same time; 0: no limit.", ge=0, le=1_000_000
+        0, "Most sessions of an edge at the same time; 0: no limit.", ge=0, le=1_000_000
     )
-    max_num_batched_tokens: int = setting(512, "Tokens of one step.", ge=1, le=1 << 20)
+    max_num_batched_tokens: int = setting(512, "Token budget of one step.", ge=1, le=1 << 20)
     solver: str = setting("", "Solver of plans; none by default.", choices=SOLVERS)
 
     num_clients: int = setting(64, "Devices of all cells.", group="Load", ge=1, le=10_000_000)
