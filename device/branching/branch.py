@@ -25,6 +25,7 @@ import numpy as np
 
 from ...common.clock import Clock
 from ...common.errors import InvalidRequest, NonFinite
+from ...common.maths.estimate import Mean
 from ..drafting.block import Block
 from ..drafting.draft_token import DraftToken, Float32Row
 from ..drafting.drafter import Drafter
@@ -129,7 +130,7 @@ class Branches:
         self._payoff = Payoff(enabled=branching.fan_out > 0)
         self._acceptance = Acceptance()
         self._step_time = StepTime()
-        self._token_s = 0.0  # of drafting one token
+        self._token_s = Mean(_SMOOTHING, warm_up=False)  # of drafting one token
         self._branches: list[Branch] = []
         self._grew = False  # in this round
         self._num_grown = 0
@@ -144,8 +145,7 @@ class Branches:
     def observe_draft(self, num_tokens: int, draft_s: float) -> None:
         """Learns how long drafting takes. num_tokens: those that had to be drafted."""
         if num_tokens:
-            weight = _SMOOTHING if self._token_s else 1.0
-            self._token_s += weight * (draft_s / num_tokens - self._token_s)
+            self._token_s.observe(draft_s / num_tokens)
 
     def grow(
         self,
@@ -254,7 +254,7 @@ class Branches:
                 depth = len(branch.block.tokens)
         self._counts.num_hits += depth > 0
         self._counts.num_hit_tokens += depth
-        self._payoff.observe(depth * self._token_s, self._lost_s)
+        self._payoff.observe(depth * self._token_s.value, self._lost_s)
         self._branches, self._grew = [], False
 
     def _plant(

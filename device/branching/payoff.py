@@ -8,6 +8,8 @@ fails again, up to 512.
 
 from __future__ import annotations
 
+from ...common.maths.estimate import Mean
+
 _SMOOTHING = 0.1
 _TRIAL_ROUNDS = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 16, 512
@@ -18,9 +20,8 @@ class Payoff:
 
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
-        #: Mean seconds gained per round with growth.
-        self.gain_s = 0.0
-        self._num_rounds = 0
+        #: Seconds gained per round with growth: the plain mean of the first rounds, then a moving one.
+        self._gain_s = Mean(_SMOOTHING)
         self._pause = _FIRST_PAUSE
         self._paused = 0
 
@@ -31,18 +32,15 @@ class Payoff:
 
     def observe(self, saved_s: float, lost_s: float) -> None:
         """Learns from a round in which branches were grown."""
-        self._num_rounds += 1
-        # The plain mean of the first rounds, then a moving one.
-        weight = max(_SMOOTHING, 1 / self._num_rounds)
-        self.gain_s += weight * (saved_s - lost_s - self.gain_s)
-        if self._num_rounds < _TRIAL_ROUNDS:
+        self._gain_s.observe(saved_s - lost_s)
+        if self._gain_s.count < _TRIAL_ROUNDS:
             return
-        if self.gain_s > 0:
+        if self._gain_s.value > 0:
             self._pause = _FIRST_PAUSE
             return
         self._paused = self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        self._num_rounds, self.gain_s = 0, 0.0
+        self._gain_s = Mean(_SMOOTHING)
 
     def skip(self) -> None:
         """Counts a round in which growth was paused."""

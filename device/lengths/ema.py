@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...common.errors import InvalidRequest
+from ...common.maths.estimate import Mean
 from ...common.protocol.limits import MAX_DRAFT_LENGTH, TOP_ENTRIES
 from ...common.protocol.messages import Correction, Opened
 from ...common.radio.payload import (
@@ -94,8 +95,8 @@ class EmaLength:
         s = self._settings
         self.acceptance = 1.0
         self._k = min(s.k_max, max(s.k_min, s.start))
-        self._accepted_s: float | None = None
-        self._rejected_s: float | None = None
+        self._accepted_s = Mean(_SMOOTHING, warm_up=False)
+        self._rejected_s = Mean(_SMOOTHING, warm_up=False)
 
     def length(self) -> int:
         return self._k
@@ -105,8 +106,8 @@ class EmaLength:
         """T_rej of C(19) for the present length."""
         if self._rate_bps is not None and self._bits is not None:
             return self._bits(self._k) / self._rate_bps
-        measured = self._accepted_s if self._rejected_s is None else self._rejected_s
-        return measured or 0.0
+        measured = self._rejected_s if self._rejected_s.count else self._accepted_s
+        return measured.value
 
     def update(self, outcome: RoundOutcome) -> None:
         """C(18) for the k tokens from where the gate called, then C(19)–C(22)."""
@@ -128,9 +129,9 @@ class EmaLength:
     def _measure(self, outcome: RoundOutcome) -> None:
         link_s = max(0.0, outcome.wait_s - outcome.verify_s - outcome.queue_s)
         if outcome.num_accepted < outcome.num_drafted:
-            self._rejected_s = _mixed(self._rejected_s, link_s)
+            self._rejected_s.observe(link_s)
         elif outcome.num_drafted:
-            self._accepted_s = _mixed(self._accepted_s, link_s)
+            self._accepted_s.observe(link_s)
 
 
 def rejection_bits(k: int, vocab_size: int, correction: Correction, *, greedy: bool) -> int:
@@ -153,7 +154,3 @@ def rejection_bits(k: int, vocab_size: int, correction: Correction, *, greedy: b
             return uplink_bits(k, vocab_size) + position_bits(k) + candidates
         case _:
             return uplink_bits(k, vocab_size) + downlink_bits(k, vocab_size, all_accepted=False)
-
-
-def _mixed(mean: float | None, value: float) -> float:
-    return value if mean is None else mean + _SMOOTHING * (value - mean)

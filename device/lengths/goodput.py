@@ -30,6 +30,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.maths.estimate import Mean
 from ...common.protocol.messages import Feature, Opened
 from .length import RoundOutcome
 
@@ -63,7 +64,7 @@ class GoodputLength:
         self._decodes_ahead = False
         self._accepted, self._judged = _PRIOR_ALPHA * _PRIOR_TOKENS, _PRIOR_TOKENS
         self._draft_token_s = 0.0
-        self._alone_s: float | None = None
+        self._alone_s = Mean(1 - _KEEP_ROUND, warm_up=False)
         self._gated = self._gated_accepted = 0.0
         self._reached = 1.0
         self._trial, self._rest, self._resting = 0, _FIRST_REST, 0
@@ -97,7 +98,7 @@ class GoodputLength:
     def update(self, outcome: RoundOutcome) -> None:
         """Learns from a round and chooses the next length."""
         if outcome.num_drafted == 0:
-            self._alone_s = _mixed(self._alone_s, outcome.wait_s)
+            self._alone_s.observe(outcome.wait_s)
         else:
             self._learn(outcome)
         if self._rounds:
@@ -157,8 +158,8 @@ class GoodputLength:
 
     def _alone(self) -> float:
         """Seconds of a token that the edge decodes alone."""
-        if self._alone_s is not None:
-            return self._alone_s
+        if self._alone_s.count:
+            return self._alone_s.value
         return self._edge[0] if self._decodes_ahead else self._wait[0]
 
 
@@ -182,7 +183,3 @@ def _clipped(seconds: NDArray[np.float64], kind: NDArray[np.bool_]) -> NDArray[n
             median = np.sort(times)[times.size // 2]
             result[mine] = np.minimum(times, _MOST_MEDIANS * median)
     return result
-
-
-def _mixed(mean: float | None, value: float) -> float:
-    return value if mean is None else mean + (1 - _KEEP_ROUND) * (value - mean)
