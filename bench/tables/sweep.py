@@ -159,7 +159,7 @@ def _name(link: LinkConfig) -> str:
     return f"{link.bandwidth_hz / 1e6:g} MHz, {link.snr_db:g} dB{trip}"
 
 
-_HEADER = ("", "speed ×", "95 %", "whole answer ×", "B/token", "drafted a round", "= edge-only")
+_HEADER = ("", "speed ×", "95 %", "whole answer ×", "B/token", "drafted a round", "equal")
 
 
 def _lines(results: dict[str, Any]) -> list[list[str]]:

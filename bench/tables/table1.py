@@ -64,13 +64,12 @@ def bars(cells: Sequence[Cell], quick: bool) -> list[Bar]:
             )
         )
     sampled = [cell for cell in cells if cell.sampling == "sampled"]
-    for key, bar in (
-        ("covspec", COVSPEC_COMM_BAR),
-        ("covspec-all", COVSPEC_COMM_BAR),
-        ("covspec-exact", EXACT_COMM_BAR),
-    ):
-        if quick:
-            break
+    comm_bars = {
+        "covspec": COVSPEC_COMM_BAR,
+        "covspec-all": COVSPEC_COMM_BAR,
+        "covspec-exact": EXACT_COMM_BAR,
+    }
+    for key, bar in ({} if quick else comm_bars).items():
         for field, label in (("comm_bytes", "measured"), ("scaled_comm_bytes", "scaled")):
             mine = sum(cell.standings[key][field]["value"] for cell in sampled)
             vanilla = sum(cell.standings["vanilla-sd"][field]["value"] for cell in sampled)
