@@ -135,7 +135,6 @@ for _name, (_module, _summary) in BENCHES.items():
 
 
 def main() -> None:
-    """Run `covspec`."""
     sys.exit(run(app, "edge,device,bench"))
 
 

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+import traceback
 
 import typer
 
@@ -44,6 +45,9 @@ def run(app: typer.Typer, extras: str) -> int:
         _discard_output()
         where = "the output" if error.filename is None else error.filename
         return _complain(f"cannot write {where}: {error.strerror or error}", CovspecError.exit_code)
+    except Exception:  # a fault of this program; 1 is what a missed bar or a wrong answer ends with
+        traceback.print_exc()
+        return CovspecError.exit_code
 
 
 class ClosedPipe(Exception):

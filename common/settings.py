@@ -262,7 +262,6 @@ def _wanted(field: FieldInfo) -> str:
 
 
 def _each(kind: Any) -> Any:
-    """The type of one of several values."""
     if get_origin(kind) is tuple:
         kind = get_args(kind)[0]
     return getattr(kind, "__origin__", kind)

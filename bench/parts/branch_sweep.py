@@ -68,7 +68,6 @@ def show(console: Console, rows: Sequence[dict[str, Any]], num_questions: int) -
 
 
 def regrets(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Where branches did not pay."""
     found = []
     for row in rows:
         name = f"branches at {1e3 * row['rtt_s']:g} ms"

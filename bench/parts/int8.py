@@ -107,7 +107,6 @@ def _prefill(target: Model, example: Example, row: int) -> tuple[int, int]:
 
 
 def _answer(target: Model, example: Example) -> list[int]:
-    """The greedy answer, token by token."""
     length, last = _prefill(target, example, 0)
     ids: list[int] = []
     while len(ids) < MAX_NEW_TOKENS and (not ids or last not in target.stop_ids):

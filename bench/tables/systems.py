@@ -47,7 +47,6 @@ class System:
     calibrated: bool = False
 
     def num_kept(self, num_visual_tokens: int) -> int:
-        """B_vis; 0 for all."""
         if self.selector is _EVERY:
             return 0
         return max(1, round(self.share * num_visual_tokens))

@@ -27,7 +27,6 @@ class Mean:
     warm_up: bool = True
 
     def observe(self, value: float) -> None:
-        """Takes one value."""
         self.count += 1
         least = 1 / self.count if self.warm_up or self.count == 1 else 0.0
         self.value += max(self.newest, least) * (value - self.value)
@@ -71,7 +70,6 @@ class AffineFit:
 
     @property
     def slope(self) -> float:
-        """Seconds for one more."""
         spread = self.count * self._xx - self._x * self._x
         if spread <= 1e-9 * self.count * self._xx:
             # Only one size seen so far: all of it is taken to be proportional.

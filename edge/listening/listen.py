@@ -136,7 +136,6 @@ class Server(ABC):
     async def stop(self) -> None: ...
 
     def ready(self) -> None:
-        """Called when it has started."""
         self.listener.announce(self.name)
 
     @property

@@ -96,7 +96,6 @@ class Scenario:
 
     @cached_property
     def T_S(self) -> Floats:
-        """T_k^S, s."""
         return np.array([device.draft_token_s for device in self.devices], dtype=np.float64)
 
     @cached_property
@@ -109,7 +108,6 @@ class Scenario:
 
     @cached_property
     def T_ver(self) -> float:
-        """T^ver(K), s."""
         return float(verify_time(len(self.devices), self.verify_fixed_s, self.verify_per_draft_s))
 
     @cached_property
