@@ -20,7 +20,7 @@ def test_every_source_folder_is_packaged() -> None:
     folders = {
         ".".join(("covspec", *path.parent.relative_to(ROOT).parts))
         for path in [ROOT / "__init__.py", *ROOT.glob("[a-z]*/**/__init__.py")]
-        if "build" not in path.parts
+        if "build" not in path.relative_to(ROOT).parts
     }
     assert folders == set(PYPROJECT["tool"]["setuptools"]["packages"])
 
