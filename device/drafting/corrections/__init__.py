@@ -16,7 +16,7 @@ committed length at which its round began as well, so that no number is used for
 discarded draft token leaves nothing behind, and a branch that was drafted ahead of its verdict holds the very tokens
 that would be drafted after it.
 
-A mode is one file here and a line in `CORRECTORS`; its other half is in edge/batching.
+A mode is one file here and a line in `CORRECTORS`; its other half is in `edge/batching/corrections/`.
 """
 
 from __future__ import annotations
