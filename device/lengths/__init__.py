@@ -1,1 +1,1 @@
-"""How long a draft is: one file a policy, beside `length` with what a policy is."""
+"""How long a draft is. `length` says what a policy is and has `fixed` and `plan`; the others have a file each."""
