@@ -86,7 +86,7 @@ def bench_of(cls: type[BenchSettings]) -> Callable[[Callable[..., None]], Callab
     return decorate
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, flag: str = "--result-dir") -> None:
     """Makes the folder. Raises InvalidRequest if it cannot hold a file: before the work, not after it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise InvalidRequest(
-            f"--result-dir {folder} cannot be written: {error.strerror or error}"
+            f"{flag} {folder} cannot be written: {error.strerror or error}"
         ) from None
 
 

@@ -23,7 +23,7 @@ from ...common.errors import InvalidRequest
 from ...common.flags import PLAIN, FlagsGroup, flags_of
 from ...common.protocol.address import check_target
 from ..processes import Edge, running_edge
-from ..report import console_for
+from ..report import check_writable, console_for
 from .arrivals import read_arrivals
 from .options import make_mix, make_workload, parse_objectives
 from .report_file import end_report, new_report, read_report
@@ -49,6 +49,8 @@ def command(context: typer.Context, settings: LoadtestSettings) -> None:
     workload = make_workload(s, drain_s=s.drain_s, spoiled=s.inject_failures, arrivals=recorded)
     mix = make_mix(s)
     objectives = parse_objectives(s.goodput)
+    if s.result_dir is not None:
+        check_writable(s.result_dir)
     access = s.access
     if s.edge:
         access.check(check_target(s.edge))

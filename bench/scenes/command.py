@@ -57,7 +57,7 @@ def command(settings: TrainSettings) -> None:
             f"--draft-for {draft_for} must be the folder of a target with its tokenizer"
         )
     roles = ("draft",) if draft_for is not None else (only,) if only else ROLES
-    check_writable(out)
+    check_writable(out, "--out")
     import torch  # here, because a help text does not need it
 
     from .train import train_pair

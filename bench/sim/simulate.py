@@ -23,7 +23,7 @@ from ..load.options import make_mix, make_workload, parse_objectives
 from ..load.report_file import end_report, new_report
 from ..load.sweep import parse_sweep
 from ..multispin.setting import LLAMA, QWEN
-from ..report import console_for
+from ..report import check_writable, console_for
 from .answers import DrawnAnswers, RecordedAnswers
 from .deployment import Deployment, simulate
 from .multispin import simulate_setting
@@ -51,6 +51,8 @@ def command(settings: SimulateSettings) -> None:
     if s.setting_name:
         _multi_spin(s.setting_name, parse_sweep(s.sweep), s.as_json)
         return
+    if s.result_dir is not None:
+        check_writable(s.result_dir)
     synchronous = s.batching == "rounds" or bool(s.solver)
     rows = s.max_num_seqs or 1 << 30
     service_times = ServiceTimes() if s.times is None else load_service_times(s.times)

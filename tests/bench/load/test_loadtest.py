@@ -77,6 +77,7 @@ def test_what_is_wrong_with_a_load_is_said_before_an_edge_is_started() -> None:
         (["--timeout-s", "0"], "--timeout-s must be a number, more than 0 …"),
         (["--duration", "inf"], "--duration must be a number, 0 …"),
         (["--uplink-bandwidth-hz", "-1"], "--uplink-bandwidth-hz must be a number, 0 …"),
+        (["--result-dir", "/proc/x"], "--result-dir /proc/x cannot be written"),
         (["compare", "a.json", "b.json"], "cannot read a.json"),
     ):
         result = CliRunner().invoke(cli.app, ["loadtest", *args])
