@@ -83,5 +83,10 @@ def _discard_output() -> None:
 
 
 def _complain(message: str, exit_code: int) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    # What came from outside must not steer the terminal.
+    shown = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode()
+        for c in " ".join(message.split())
+    )
+    print(f"error: {shown}", file=sys.stderr)
     return exit_code

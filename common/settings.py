@@ -8,7 +8,9 @@ A value comes from the command line, else from the environment (`COVSPEC_MAX_NUM
 unknown key are errors which name the place and, where there is one, the name that was probably meant.
 
 Settings classes live in modules called `settings.py`. One environment serves all commands: all of these modules are
-searched for a variable before it is refused; an empty variable is as good as none.
+searched for a variable before it is refused. An empty variable is as good as none, but for a secret: a key that was
+lost on its way would leave open what it was to close. White space around a secret, such as the line feed of the file
+that it was read from, is no part of it.
 """
 
 from __future__ import annotations
@@ -54,8 +56,10 @@ class Settings(BaseModel):
         """Settings of the flags that were given, the environment and a file, in this order. Raises InvalidRequest."""
         # Taken away: commands that this one starts have other keys.
         named = os.environ.pop(_CONFIG, "")
-        file = file or (Path(named) if named else None)
-        stored = {} if file is None else _read(cls, file)
+        source = "--config"
+        if file is None and named:
+            file, source = Path(named), _CONFIG
+        stored = {} if file is None else _read(cls, file, source)
         variables = _environment(cls)
 
         def place(name: str) -> str:
@@ -63,7 +67,7 @@ class Settings(BaseModel):
                 return flag_of(cls, name)
             return variable_of(cls, name) if name in variables else f"{file}: {key_of(cls, name)}"
 
-        return cls(_place=place, **{**stored, **variables, **given})
+        return cls(_place=place, **_without_blanks(cls, {**stored, **variables, **given}, place))
 
 
 def setting(
@@ -202,7 +206,12 @@ def _rules(field: FieldInfo) -> list[Any]:
 def _environment(cls: type[Settings]) -> dict[str, Any]:
     """What COVSPEC_… variables say. Raises InvalidRequest for one that no command knows."""
     own = {variable_of(cls, name): name for name in cls.model_fields}
-    found = {name for name, text in os.environ.items() if name.startswith(PREFIX) and text}
+    secret = {variable for variable, name in own.items() if not cls.model_fields[name].repr}
+    found = {
+        name
+        for name, text in os.environ.items()
+        if name.startswith(PREFIX) and (text or name in secret)
+    }
     if strange := found - own.keys():
         known = {variable_of(c, name) for c in settings_classes() for name in c.model_fields}
         for variable in sorted(strange - known):
@@ -216,19 +225,44 @@ def _environment(cls: type[Settings]) -> dict[str, Any]:
     return values
 
 
-def _read(cls: type[Settings], file: Path) -> dict[str, Any]:
-    """What a TOML file says. Raises InvalidRequest."""
-    if not file.is_file():
-        raise InvalidRequest(f"--config {file} is not a file")
+def _without_blanks(
+    cls: type[Settings], values: dict[str, Any], place: Callable[[str], str]
+) -> dict[str, Any]:
+    """The values with secrets stripped. Raises InvalidRequest for a secret that is blank."""
+    for name in values:
+        if cls.model_fields[name].repr or not isinstance(values[name], str | list):
+            continue
+        several = isinstance(values[name], list)
+        parts = [p.strip() if isinstance(p, str) else p for p in _listed(values[name])]
+        if "" in parts or not parts:
+            raise InvalidRequest(f"{place(name)} is blank: give a key, or leave it away")
+        values[name] = parts if several else parts[0]
+    return values
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _read(cls: type[Settings], file: Path, source: str) -> dict[str, Any]:
+    """What a TOML file says. source: the flag or variable that names it. Raises InvalidRequest."""
     try:
-        stored = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidRequest(f"--config {file} cannot be read: {error}") from None
+        text = file.read_text(encoding="utf-8")
+        stored = tomllib.loads(text)
+    except OSError as error:
+        raise InvalidRequest(f"{source} {_shown(file)}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits is a ValueError as well, and deep nesting a RecursionError.
+        raise InvalidRequest(f"{source} {_shown(file)} is not TOML: {error}") from None
     own = {key_of(cls, name): name for name in cls.model_fields}
-    values = {key.replace("_", "-"): value for key, value in stored.items()}
-    for key, value in values.items():
+    values: dict[str, Any] = {}
+    for written, value in stored.items():
+        key = written.replace("_", "-")
+        if key in values:
+            raise InvalidRequest(f"{file}: {key} stands there twice, as {key} and {written}")
         if key not in own:
             raise InvalidRequest(f"{file}: {key} is not a key of this command{_meant(key, own)}")
+        values[key] = value
         field = cls.model_fields[own[key]]
         # Python takes true for 1.
         if isinstance(value, bool) and bool not in kinds_of(field.annotation):
@@ -257,7 +291,9 @@ def _wanted(field: FieldInfo) -> str:
         return f"one of {', '.join(filter(None, choices))}"
     if bool in kinds:
         return "true or false"
-    what = "a whole number" if int in kinds else "a number" if float in kinds else "text"
+    several = any(get_origin(kind) is tuple for kind in kinds_of(field.annotation))
+    text = "a list of texts" if several else "text"
+    what = "a whole number" if int in kinds else "a number" if float in kinds else text
     return f"{what}, {bounds}" if (bounds := range_of(field)) else what
 
 

@@ -57,8 +57,9 @@ def command(
 def _text_of(name: str) -> str:
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the scenario {name} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidRequest(f"the scenario {name!r} cannot be read: {why}") from error
 
 
 def _show(scenario: Scenario, made: RoundPlan) -> None:

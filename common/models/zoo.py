@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ModelError
+from ..errors import InvalidRequest, ModelError
 
 #: What `load_model` takes.
 QUANTIZATIONS = ("auto", "int8", "int8-weight-only", "none")
@@ -51,8 +51,10 @@ def resolve(spec: str, *, allow_download: bool = False) -> Path:
     unless HF_HUB_OFFLINE is set.
     """
     spec = spec.strip()
+    if not spec:
+        raise InvalidRequest(f"the name of a model is empty; known names: {', '.join(ALIASES)}")
     folder = Path(spec).expanduser()
-    if spec and folder.is_dir():
+    if folder.is_dir():
         return _checked(folder)
     tried = [f"folder {folder}"]
     entry = ALIASES.get(spec.lower())

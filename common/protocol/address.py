@@ -15,7 +15,12 @@ def split_address(address: str, flag: str) -> tuple[str, int]:
     match = _HOST_PORT.fullmatch(address)
     if match is None or int(match["port"]) > 65535:
         raise InvalidRequest(f"{flag} must be HOST:PORT, such as 127.0.0.1:50051, not {address!r}")
-    return match["host"].strip("[]"), int(match["port"])
+    host = match["host"].strip("[]")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise InvalidRequest(f"{flag}: {host[:60]!r} cannot be the name of a host: {error}") from None
+    return host, int(match["port"])
 
 
 def check_target(target: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from enum import Enum
@@ -45,6 +46,15 @@ class Sample(Settings):
     path: Path | None = setting(None, "A path.")
     secret: str = setting("", "A secret.", repr=False, name="api-key")
     as_json: bool = setting(False, "A name that pydantic has taken.", name="json")
+
+
+class Spelled(Settings):
+    some_number: int = setting(3, "A number.", ge=1, le=9)
+
+
+class Guarded(Settings):
+    secret: str = setting("", "A key.", repr=False)
+    secrets: tuple[str, ...] = setting((), "Some keys.", repr=False)
 
 
 @pytest.fixture(autouse=True)
@@ -169,12 +179,36 @@ def test_a_variable_of_another_command_is_let_be(monkeypatch: pytest.MonkeyPatch
     assert Sample.load({}).number == 3
 
 
-@pytest.mark.parametrize("text", ["number = ", "number = 1\nnumber = 2\n", "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "number = ",
+        "number = 1\nnumber = 2\n",
+        "\x00",
+        f"number = {'9' * 5000}",
+        f"number = {'[' * 100_000}",
+    ],
+    ids=["no value", "twice", "no text", "digits", "nesting"],
+)
 def test_a_file_that_is_no_toml_is_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="--config .*settings.toml cannot be read"):
+    with pytest.raises(InvalidRequest, match="--config '.*…' is not TOML|settings.toml' is not"):
         Sample.load({}, stored(tmp_path, text))
-    with pytest.raises(InvalidRequest, match="is not a file"):
-        Sample.load({}, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "nosuch.toml", "x" * 5000], ids=["none", "no", "long"])
+def test_a_file_that_cannot_be_read_is_refused_with_what_names_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidRequest, match="--config '.*': (Is a directory|No such file|File n)"):
+        Sample.load({}, Path(str(tmp_path)[:20] if not name else f"/tmp/{name}"))
+    monkeypatch.setenv("COVSPEC_CONFIG", name or "/tmp")
+    with pytest.raises(InvalidRequest, match="COVSPEC_CONFIG '.*': (Is a dir|No such|File name)"):
+        Sample.load({})
+
+
+def test_a_key_that_stands_in_a_file_in_two_spellings_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="stands there twice, as some-number and some_number"):
+        Spelled.load({}, stored(tmp_path, "some-number = 1\nsome_number = 2\n"))
 
 
 def test_true_is_not_the_number_1(tmp_path: Path) -> None:
@@ -185,6 +219,34 @@ def test_true_is_not_the_number_1(tmp_path: Path) -> None:
 def test_an_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVSPEC_NUMBER", "")
     assert Sample.load({}).number == 3
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_a_blank_secret_is_refused_from_wherever_it_comes(
+    text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("secret", "secrets"):
+        flag: Any = [text] if name == "secrets" else text
+        with pytest.raises(InvalidRequest, match=f"--{name} is blank"):
+            Guarded.load({name: flag})
+        with pytest.raises(InvalidRequest, match=f"settings.toml: {name} is blank"):
+            Guarded.load({}, stored(tmp_path, f"{name} = {json.dumps(flag)}\n"))
+        with monkeypatch.context() as patch:
+            patch.setenv(f"COVSPEC_{name.upper()}", text)
+            with pytest.raises(InvalidRequest, match=f"COVSPEC_{name.upper()} is blank"):
+                Guarded.load({})
+    assert Guarded.load({}) == Guarded(secret="", secrets=()), "none is asked for"
+
+
+def test_a_secret_is_read_without_the_white_space_of_its_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert Guarded.load({"secret": "key\n", "secrets": [" a ", "b\r\n"]}) == Guarded(
+        secret="key", secrets=("a", "b")
+    )
+    monkeypatch.setenv("COVSPEC_SECRET", "key\n")
+    monkeypatch.setenv("COVSPEC_SECRETS", "a\n")
+    assert Guarded.load({}) == Guarded(secret="key", secrets=("a",))
 
 
 def test_a_file_of_the_environment_is_not_for_the_commands_that_this_one_starts(
@@ -216,7 +278,7 @@ def test_a_name_like_no_other_has_a_nearest_one_too(
     ("text", "wanted"),
     [
         ("number = [3]", "number must be a whole number"),
-        ("words = [{a = 1}]", "words must be text"),
+        ("words = [{a = 1}]", "words must be a list of texts"),
         ("named = 27", "named must be one of x, y"),
         ("[number]\nlow = 3", "number must be a whole number"),
     ],

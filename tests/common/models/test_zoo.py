@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from covspec.common.errors import ModelError
+from covspec.common.errors import InvalidRequest, ModelError
 from covspec.common.models.zoo import ALIASES, resolve
 
 
@@ -38,6 +38,12 @@ def test_a_folder_named_like_a_hub_id_wins(
     (model_folder / "org" / "name").mkdir(parents=True)
     (model_folder / "org" / "name" / "config.json").write_text("{}")
     assert resolve("org/name") == Path("org/name")
+
+
+@pytest.mark.parametrize("spec", ["", " \n"])
+def test_no_name_is_refused(spec: str) -> None:
+    with pytest.raises(InvalidRequest, match="the name of a model is empty; known names: "):
+        resolve(spec)
 
 
 def test_a_folder_without_config(tmp_path: Path) -> None:
@@ -76,7 +82,7 @@ def test_offline_beats_allow_download(monkeypatch: pytest.MonkeyPatch, no_networ
         resolve("org/name", allow_download=True)
 
 
-@pytest.mark.parametrize("spec", ["", "nope", "/no/such/folder", "./nope", "../nope", "a/b/c"])
+@pytest.mark.parametrize("spec", ["nope", "/no/such/folder", "./nope", "../nope", "a/b/c"])
 def test_unknown(spec: str, no_network: None) -> None:
     with pytest.raises(ModelError, match="Known names: internvl2.5-78b"):
         resolve(spec)
