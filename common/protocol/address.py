@@ -19,7 +19,9 @@ def split_address(address: str, flag: str) -> tuple[str, int]:
     try:
         host.encode("idna")
     except UnicodeError as error:
-        raise InvalidRequest(f"{flag}: {host[:60]!r} cannot be the name of a host: {error}") from None
+        raise InvalidRequest(
+            f"{flag}: {host[:60]!r} cannot be the name of a host: {error}"
+        ) from None
     return host, int(match["port"])
 
 
