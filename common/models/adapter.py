@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 from ..errors import ModelError
 from .checkpoint import Form, Fuse
 from .decoder import DecoderWeights, LayerWeights, Norm
+from .gguf_model import weights
 from .int8 import check_quantised, is_quantisable
 from .projection import Modules, Packed, Projection, dense, joined
 
@@ -28,11 +29,22 @@ def load_pretrained(
     cls: Any, folder: Path, form: Form, floating_parts: tuple[str, ...]
 ) -> nn.Module:
     """Loads a checkpoint onto its device, for inference. floating_parts: what bitsandbytes leaves alone."""
-    options: dict[str, Any] = {
-        "dtype": form.dtype,
-        "local_files_only": True,
-        "output_loading_info": True,
-    }
+    return _load(cls, folder, form, floating_parts, local_files_only=True)
+
+
+def load_gguf(
+    cls: Any, path: Path, config: dict[str, Any], form: Form, floating_parts: tuple[str, ...]
+) -> nn.Module:
+    """The same for a GGUF file. config: as `gguf_model.read_config` has it."""
+    known = cls.config_class.from_dict(config)
+    state = {name: torch.from_numpy(weight) for name, weight in weights(path, config)}
+    return _load(cls, path, form, floating_parts, config=known, state_dict=state)
+
+
+def _load(
+    cls: Any, source: Path, form: Form, floating_parts: tuple[str, ...], **options: Any
+) -> nn.Module:
+    options |= {"dtype": form.dtype, "output_loading_info": True}
     by_bitsandbytes = form.quantization == "int8"
     if by_bitsandbytes:
         # It notes for every layer that activations become float16.
@@ -43,15 +55,16 @@ def load_pretrained(
         options["device_map"] = {"": str(form.device)}
     try:
         with _quiet():
-            model, info = cls.from_pretrained(folder, **options)
+            where = None if "state_dict" in options else source
+            model, info = cls.from_pretrained(where, **options)
     except ImportError as error:
         raise ModelError(f"INT8 by bitsandbytes is not possible here: {error}") from error
     except Exception as error:  # the library raises OSError, ValueError, RuntimeError, ...
-        raise ModelError(f"{folder} cannot be loaded: {error}") from error
+        raise ModelError(f"{source} cannot be loaded: {error}") from error
     # Transformers would fill what is missing with random numbers.
     missing = sorted(info["missing_keys"])
     if missing:
-        raise ModelError(f"{folder} lacks {len(missing)} weights: {', '.join(missing[:3])}, ...")
+        raise ModelError(f"{source} lacks {len(missing)} weights: {', '.join(missing[:3])}, ...")
     if not by_bitsandbytes:
         # An 8-bit model must stay where it was loaded.
         model.to(form.device)

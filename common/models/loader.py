@@ -16,6 +16,8 @@ from ..errors import InvalidRequest, ModelError
 from ..input.chat import chat_format, read_template
 from ..input.tokenizer import Tokenizer
 from .families import family_of, read_config
+from .gguf_file import SUFFIX
+from .gguf_model import text_side as gguf_text_side
 from .model import Model
 from .prompt import TextSide
 from .zoo import DEVICES, DTYPES, QUANTIZATIONS, resolve
@@ -116,7 +118,9 @@ def load_text_side(spec: str, *, allow_download: bool = False) -> TextSide:
 
 
 def _text_side(folder: Path, name: str, config: dict[str, Any]) -> TextSide:
-    """Reads the tokenizer's files. Raises ModelError."""
+    """Reads the tokenizer's files, or what a GGUF file says of it. Raises ModelError."""
+    if folder.suffix == SUFFIX:
+        return gguf_text_side(folder, name)
     picture = family_of(folder, config).PICTURE
     image_token_id = config.get("image_token_id")
     try:

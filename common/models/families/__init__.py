@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ModelError
 from ...input.chat import PictureTokens
+from ..gguf_file import SUFFIX
+from ..gguf_model import read_config as read_gguf
 
 if TYPE_CHECKING:  # a prompt needs a family's picture tokens, but no torch
     from ..checkpoint import Checkpoint, Form
 
 #: `model_type` of config.json: the file of its family.
-FAMILIES = {"internvl": "internvl"}
+FAMILIES = {"internvl": "internvl", "llama": "llama", "qwen2": "llama", "qwen3": "llama"}
 
 
 class Family(Protocol):
@@ -35,7 +37,9 @@ class Family(Protocol):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A folder's config.json. Raises ModelError."""
+    """A folder's config.json, or what it would say of a GGUF file. Raises ModelError."""
+    if folder.suffix == SUFFIX:
+        return read_gguf(folder)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

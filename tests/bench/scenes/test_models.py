@@ -17,7 +17,7 @@ from covspec.common.models.self_test import self_test
 from covspec.common.models.zoo import ALIASES, resolve
 
 pytestmark = pytest.mark.skipif(
-    not all(Path(ALIASES[name].source).is_dir() for name in ("scenes-target", "scenes-draft")),
+    not all(Path(str(ALIASES[name].source)).is_dir() for name in ("scenes-target", "scenes-draft")),
     reason="the pair is not trained yet",
 )
 QUESTION = "Where is the large star?"

@@ -79,7 +79,7 @@ def test_a_head_narrower_than_the_tokenizer_is_refused(tmp_path: Path) -> None:
     ("config", "message"),
     [
         ({"model_type": "internvl_chat"}, "original InternVL checkpoint.*not read yet"),
-        ({"model_type": "qwen2"}, "model_type 'qwen2'; known: internvl"),
+        ({"model_type": "gpt2"}, "model_type 'gpt2'; known: internvl, llama, qwen2, qwen3"),
         ({}, "model_type None; known: internvl"),
         ({"model_type": "internvl", "text_config": {"model_type": "gpt2"}}, "known: qwen2"),
     ],

