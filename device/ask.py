@@ -13,7 +13,10 @@ from ..common.errors import Incompatible, InvalidImage, InvalidRequest
 from ..common.input.image import load_image, read_image
 from ..common.models.loader import load_draft_model, load_text_side
 from ..common.models.model import Model
+from ..common.models.ngram import NAME as NGRAM
+from ..common.models.ngram import PREFIX as NGRAM_PREFIX
 from ..common.models.prompt import TextSide, build_prompt
+from ..common.models.zoo import ALIASES
 from ..common.protocol.limits import SUPPORTED_VERSIONS
 from ..common.protocol.messages import ModelInfo
 from .alone import device_only, edge_only
@@ -41,18 +44,18 @@ def ask(settings: ClientSettings, make_output: MakeOutput, clock: Clock | None =
     clock = clock or MonotonicClock()
     image_bytes = b"" if settings.image is None else read_image(settings.image)
     image = load_image(image_bytes) if image_bytes else None
-    limit = None
+    limit, draft_model = None, settings.draft_model
     if settings.mode is not AskMode.DEVICE_ONLY:
         info = asyncio.run(_model_info(settings))
         _check_edge(info, settings, image_bytes)
-        limit = info.limits.max_model_len
+        limit, draft_model = info.limits.max_model_len, _draft_model(info, settings)
 
     statistics = Statistics()
     begin = clock.now()
     if settings.mode is AskMode.EDGE_ONLY:
-        speaker: Model | TextSide = load_text_side(settings.draft_model)
+        speaker: Model | TextSide = load_text_side(draft_model)
     else:
-        speaker = model = _load_draft(settings)
+        speaker = model = _load_draft(draft_model, settings)
     statistics.spend(load=clock.now() - begin)
     if settings.mode is not AskMode.DEVICE_ONLY:
         _check_tokenizer(info, speaker, settings)
@@ -108,9 +111,22 @@ def _save_selection(path: Path, request: Request, model: Model, selected: Select
     save_selection(path, request.image, cells, selected.kept, selected.selector)
 
 
-def _load_draft(settings: ClientSettings) -> Model:
+def _draft_model(info: ModelInfo, settings: ClientSettings) -> str:
+    """The draft model's full name: a bare `ngram` takes the tokenizer of the target, where its name is known here."""
+    if settings.draft_model != NGRAM:
+        return settings.draft_model
+    known = next((name for name in info.model_names if name.lower() in ALIASES), None)
+    if known is None:
+        raise InvalidRequest(
+            f"--draft-model ngram needs the tokenizer of {info.model_names[0]}, which is no short name known here: "
+            "say --draft-model ngram:FOLDER with a folder that has it"
+        )
+    return f"{NGRAM_PREFIX}{known}"
+
+
+def _load_draft(draft_model: str, settings: ClientSettings) -> Model:
     return load_draft_model(
-        settings.draft_model, device=settings.device, num_threads=settings.num_threads or None
+        draft_model, device=settings.device, num_threads=settings.num_threads or None
     )
 
 
@@ -180,5 +196,5 @@ def _check_tokenizer(info: ModelInfo, speaker: Model | TextSide, settings: Clien
     if speaker.tokenizer.fingerprint != info.tokenizer_fingerprint:
         raise Incompatible(
             f"{settings.draft_model} and the edge's {info.model_names[0]} have different tokenizers: "
-            "choose a --draft-model of the target's family"
+            "choose a --draft-model of the target's family, or --draft-model ngram"
         )

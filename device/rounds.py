@@ -182,7 +182,8 @@ class Rounds:
 
         None the first time, in case that the next length is another one; then ever more.
         """
-        if block.tokens or Feature.DECODE_AHEAD not in self._opened.features:
+        # A block that wanted tokens and got none is a lookup's, which may know the next one.
+        if block.k or Feature.DECODE_AHEAD not in self._opened.features:
             self._num_empty = 0
             return 0
         self._num_empty += 1

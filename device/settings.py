@@ -16,6 +16,7 @@ from ..common.maths.sampling import (
     MAX_TOP_K,
     Sampling,
 )
+from ..common.models.ngram import NAME as NGRAM
 from ..common.models.prompt import is_blank
 from ..common.models.zoo import DEVICES
 from ..common.protocol.access import Access
@@ -113,7 +114,8 @@ class ClientSettings(ReachSettings):
 
     draft_model: str = setting(
         "scenes-draft",
-        "Draft model: short name, folder, hub id or table:FILE.npz.",
+        "Draft model: short name, folder, hub id or table:FILE.npz; or ngram, which repeats what followed the same "
+        "words earlier in the text (ngram:MODEL where the edge's name for the target is not known here).",
         group="Draft model",
     )
     device: str = setting("cpu", "Device that the draft model runs on.", choices=DEVICES)
@@ -184,7 +186,7 @@ class ClientSettings(ReachSettings):
 
     visual_tokens: int = setting(
         0,
-        "Visual tokens that the draft model sees; 0: all.",
+        "Visual tokens that the draft model sees; 0: all. Without a picture these flags have no effect.",
         group="Visual tokens",
         ge=0,
         le=_MOST_VISUAL_TOKENS,
@@ -238,6 +240,11 @@ class ClientSettings(ReachSettings):
             raise InvalidRequest("--json, --jsonl and --show-speculation exclude each other")
         self.access.check(check_target(self.edge))
         self._check_visual()
+        if self.mode is AskMode.DEVICE_ONLY and self.draft_model.partition(":")[0] == NGRAM:
+            raise InvalidRequest(
+                "--draft-model ngram repeats what is there and cannot answer alone: choose another one, or another "
+                "--mode"
+            )
         # Each refuses what its own parts exclude.
         self.make_sampling()
         self.make_tactics()

@@ -19,6 +19,7 @@ from .families import family_of, read_config
 from .gguf_file import SUFFIX
 from .gguf_model import text_side as gguf_text_side
 from .model import Model
+from .ngram import PREFIX, NgramModel
 from .prompt import TextSide
 from .zoo import DEVICES, DTYPES, QUANTIZATIONS, resolve
 
@@ -91,7 +92,9 @@ def load_model(
 
 
 def load_draft_model(spec: str, *, device: str = "cpu", num_threads: int | None = None) -> Model:
-    """Loads a model to draft with: in floating point, and made for steps of one token."""
+    """Loads a model to draft with: in floating point, and made for steps of one token; or a lookup (`ngram:MODEL`)."""
+    if spec.startswith(PREFIX):
+        return NgramModel(load_text_side(spec))
     return load_model(
         spec,
         quantization="none",
@@ -103,6 +106,7 @@ def load_draft_model(spec: str, *, device: str = "cpu", num_threads: int | None 
 
 def load_text_side(spec: str, *, allow_download: bool = False) -> TextSide:
     """Loads what prompts and answers of a model are made of; no weights, no torch."""
+    spec = spec.removeprefix(PREFIX)
     if spec.startswith(_TABLE):
         table = load_model(spec)
         return TextSide(

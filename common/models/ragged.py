@@ -9,10 +9,12 @@ a multiple of the vector width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -91,7 +93,7 @@ class KVRows:
         self._min_queries = 4 if head_dim <= 64 else 8
         self._device = device
         shape = (num_layers, num_rows * row_len + 1, 2 * kv_heads, head_dim)
-        self._store = torch.zeros(shape, dtype=dtype, device=device)
+        self._store = _zeros(shape, dtype, device)
         self._layers = self._store.unbind(0)
         # [layers, rows, row_len, 2 * kv_heads, head_dim]
         self._rows = self._store[:, :-1].unflatten(1, (num_rows, row_len))
@@ -198,6 +200,20 @@ class KVRows:
             folded,
             mask.view(len(spans), 1, -1, entries),
         )
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, on the CPU in pages that take neither time nor memory before they are used: torch would write them all."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    pages = torch.from_numpy(np.zeros(num_bytes + _ALIGNED_BYTES, np.uint8))
+    start = -pages.data_ptr() % _ALIGNED_BYTES
+    return pages[start : start + num_bytes].view(dtype).view(shape)
+
+
+#: Where torch's own tensors begin.
+_ALIGNED_BYTES = 64
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group) -> Tensor:

@@ -127,7 +127,8 @@ class Branches:
         self._stop_ids = stop_ids
         self._clock = clock
         self._counts = counts
-        self._payoff = Payoff(enabled=branching.fan_out > 0)
+        # What is looked up takes no time that could be saved.
+        self._payoff = Payoff(enabled=branching.fan_out > 0 and not drafter.looks_up)
         self._acceptance = Acceptance()
         self._step_time = StepTime()
         self._token_s = Mean(_SMOOTHING, warm_up=False)  # of drafting one token

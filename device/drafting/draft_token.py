@@ -29,12 +29,16 @@ class DraftToken:
     row_ids: NDArray[np.uint32] | None = None
     #: The draft model's logits at its position, [V].
     logits: Float32Row | None = None
+    #: Whether it was looked up: then its distribution is one-hot, which says nothing of how sure anybody is.
+    looked_up: bool = False
     _margin: float = field(default=-1.0, init=False)
     _probability: float = field(default=-1.0, init=False)
 
     @property
     def margin(self) -> float:
-        """m = q_(1) - q_(2), the largest probability minus the second largest, C(16)."""
+        """m = q_(1) - q_(2), the largest probability minus the second largest, C(16); 0 of what was looked up."""
+        if self.looked_up:
+            return 0.0
         if self._margin < 0:
             self._measure()
         return self._margin

@@ -23,6 +23,7 @@ from PIL import Image
 
 from ...common.errors import NonFinite, TooLong
 from ...common.models.model import Model, Step, VisualTokens
+from ...common.models.ngram import NgramModel, is_silent
 from ...common.models.prompt import Prompt
 from .block import Block
 from .corrections.corrector import Corrector
@@ -43,6 +44,8 @@ class Drafter:
     def __init__(self, model: Model, corrector: Corrector) -> None:
         self.model = model
         self.corrector = corrector
+        #: Whether the model looks its tokens up, in no time and with no idea of how right they are.
+        self.looks_up = isinstance(model, NgramModel)
         #: Tokens of the last proposal that had been drafted ahead of it.
         self.num_reused = 0
         self._visual: VisualTokens | None = None
@@ -163,7 +166,7 @@ class Drafter:
     ) -> list[DraftToken]:
         """Fills a block with tokens behind the committed ones, those first that were drafted ahead already.
 
-        on_gated: told of each token that passed the gate, at once.
+        A lookup that finds nothing ends it early. on_gated: told of each token that passed the gate, at once.
         """
         ahead = self._ahead if self._ahead_len == self.committed_len else []
         self._ahead, self.num_reused = [], 0
@@ -173,8 +176,10 @@ class Drafter:
                 token = ahead[self.num_reused]
                 self.num_reused += 1
             else:
-                token = self._next(block, fresh=fresh)
-                fresh = True
+                drawn = self._next(block, fresh=fresh)
+                if drawn is None:
+                    break
+                token, fresh = drawn, True
             if block.add(token):
                 on_gated(token)
         return block.tokens
@@ -183,20 +188,30 @@ class Drafter:
         """Begins the next proposal: fills its block until `stopped`. Of bad logits the proposal will tell."""
         with contextlib.suppress(NonFinite):
             while not (block.full or stopped()):
-                block.add(self._next(block, fresh=bool(block.tokens)))
+                token = self._next(block, fresh=bool(block.tokens))
+                if token is None:
+                    break
+                block.add(token)
         self._ahead, self._ahead_len = block.tokens, self.committed_len
 
-    def _next(self, block: Block, *, fresh: bool) -> DraftToken:
-        """A block's next token. fresh: after a look at the whole, the main row lacks the newest token alone."""
+    def _next(self, block: Block, *, fresh: bool) -> DraftToken | None:
+        """A block's next token. fresh: after a look at the whole, the main row lacks the newest token alone.
+
+        None where a lookup finds nothing.
+        """
         logits = self._feed(block.tokens[-1].token_id) if fresh else self._catch_up(block)
+        if self.looks_up and is_silent(logits):
+            return None
         begin = self.committed_len
         try:
-            return self.corrector.draw(logits, begin + len(block.tokens), begin)
+            token = self.corrector.draw(logits, begin + len(block.tokens), begin)
         except NonFinite as error:
             raise NonFinite(
                 f"the draft model {self.model.name} returned {error}: "
                 "choose another --draft-model, or --mode edge-only"
             ) from error
+        token.looked_up = self.looks_up
+        return token
 
     def _catch_up(self, block: Block) -> Float32Row:
         """The logits behind a block; the main row gets whatever it lacks."""

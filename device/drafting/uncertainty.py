@@ -34,6 +34,9 @@ def uncertainty(logits: Float32Row, token_id: int) -> float:
 
 
 def of_token(token: DraftToken) -> float:
+    """u of a drafted token; 1 of one that was looked up."""
+    if token.looked_up:
+        return 1.0
     assert token.logits is not None, "drafted tokens keep their logits"
     return uncertainty(token.logits, token.token_id)
 

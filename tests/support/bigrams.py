@@ -22,11 +22,13 @@ from support.edges import running_edge
 
 from covspec.common.clock import MonotonicClock
 from covspec.common.maths.sampling import Sampling
+from covspec.common.models.model import Model
 from covspec.common.models.table import TableModel
 from covspec.common.protocol.messages import Correction, Opened
 from covspec.device.drafting.corrections import make_corrector
 from covspec.device.drafting.corrections.corrector import Corrector
 from covspec.device.drafting.drafter import Drafter
+from covspec.device.drafting.gate import Gate, NoGate
 from covspec.device.lengths.length import RoundOutcome
 from covspec.device.line.edge_link import EdgeLink
 from covspec.device.method import Method
@@ -36,6 +38,7 @@ from covspec.device.session import Session
 Table = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
+NO_GATE = NoGate()
 #: Draft lengths of a session's rounds, in turn.
 LENGTHS = (8, 5, 8, 3, 8, 6, 8, 1, 8, 0)
 
@@ -105,15 +108,19 @@ class Sample:
 
 async def sample(
     target: Table,
-    draft: Table,
+    draft: Table | Callable[[], Model],
     correction: Correction,
     sampling: dict[str, float],
     caps: Sequence[int],
     lengths: Sequence[int] = LENGTHS,
     batching: str = "rounds",
     make_corrector: Callable[[Correction, Sampling], Corrector] = make_corrector,
+    gate: Gate = NO_GATE,
 ) -> Sample:
-    """Sessions of these caps and of seeds 0, 1, …, all at once over three channels to one edge."""
+    """Sessions of these caps and of seeds 0, 1, …, all at once over three channels to one edge.
+
+    draft: a table, or what makes a draft model.
+    """
     result = Sample(np.zeros(target.shape, np.int64))
     config: dict[str, Any] = {"batching": batching, "round_deadline_ms": 1000}
     async with AsyncExitStack() as stack:
@@ -134,9 +141,12 @@ async def sample(
             )
             session = Session(
                 asked,
-                Drafter(TableModel(draft), make_corrector(correction, asked.sampling)),
+                Drafter(
+                    draft() if callable(draft) else TableModel(draft),
+                    make_corrector(correction, asked.sampling),
+                ),
                 links[seed % len(links)],
-                Method(policy),
+                Method(policy, gate=gate),
                 Meters(MonotonicClock(), lambda event: None),
                 executor=executor,
             )
