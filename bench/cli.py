@@ -25,6 +25,10 @@ COMMANDS = {
     "plan": (".edge.plan_command", "Plan draft lengths and bandwidth of a round from a scenario."),
     "simulate": ("sim.simulate", "Devices and edges on a virtual clock: plan capacity."),
     "models": ("models", "List the models that have a short name, and which are on this machine."),
+    "train-draft": (
+        "distill.command",
+        "Distil a draft from a text model's own answers: a few layers, seeded, resumable.",
+    ),
     "train-pair": ("scenes.command", "Train the embedded model pair again, from its seed."),
 }
 BENCHES = {

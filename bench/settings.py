@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from ..common.models.zoo import DEVICES, QUANTIZATIONS
+from ..common.models.zoo import DEVICES, DTYPES, QUANTIZATIONS
 from ..common.settings import Settings, setting
 
 #: Threads of a model on a CPU.
@@ -112,6 +112,26 @@ class TrainSettings(Settings):
     threads: int = setting(0, "CPU threads; 0: as many as PyTorch takes.", **THREADS)
     resume: bool = setting(True, "Go on from the checkpoints in --out.")
     quick: bool = setting(False, "Take a few steps of each stage, to try the command.")
+
+
+class TrainDraftSettings(Settings):
+    target: str = setting("smollm2-135m", "Text model to distil from: short name, folder or file.")
+    out: Path = setting(
+        Path("draft"), "Folder for answers, checkpoint and the draft.", metavar="FOLDER"
+    )
+    seed: int = setting(0, "Seed of the questions and of the training.", ge=0, le=1 << 20)
+    answers: int = setting(
+        4096, "Answers of the target to learn from.", group="Answers", ge=8, le=1 << 24
+    )
+    rows: int = setting(64, "Answers that are made at the same time.", ge=1, le=4096)
+    dtype: str = setting("auto", "Floating-point type of the target meanwhile.", choices=DTYPES)
+    layers: int = setting(4, "Layers of the draft.", group="Draft", ge=1, le=128)
+    head: int = setting(6144, "Ids that the draft can say.", ge=2, le=1 << 20)
+    steps: int = setting(6000, "Steps of the training.", group="Training", ge=1, le=1 << 24)
+    batch: int = setting(8, "Answers of a step.", ge=1, le=4096)
+    rate: float = setting(1e-3, "Learning rate at its highest.", gt=0, le=1)
+    threads: int = setting(0, "CPU threads; 0: as many as PyTorch takes.", **THREADS)
+    quick: bool = setting(False, "Take a few steps of everything, to try the command.")
 
 
 class TableSettings(BenchSettings):

@@ -20,7 +20,6 @@ from transformers.utils import logging as transformers_logging
 from ..errors import ModelError
 from .checkpoint import Form, Fuse
 from .decoder import DecoderWeights, LayerWeights, Norm
-from .gguf_model import weights
 from .int8 import check_quantised, is_quantisable
 from .projection import Modules, Packed, Projection, dense, joined
 
@@ -32,13 +31,17 @@ def load_pretrained(
     return _load(cls, folder, form, floating_parts, local_files_only=True)
 
 
-def load_gguf(
-    cls: Any, path: Path, config: dict[str, Any], form: Form, floating_parts: tuple[str, ...]
+def load_weights(
+    cls: Any,
+    source: Path,
+    config: dict[str, Any],
+    weights: dict[str, Tensor],
+    form: Form,
+    floating_parts: tuple[str, ...],
 ) -> nn.Module:
-    """The same for a GGUF file. config: as `gguf_model.read_config` has it."""
+    """The same for weights that were read already. source: what messages name."""
     known = cls.config_class.from_dict(config)
-    state = {name: torch.from_numpy(weight) for name, weight in weights(path, config)}
-    return _load(cls, path, form, floating_parts, config=known, state_dict=state)
+    return _load(cls, source, form, floating_parts, config=known, state_dict=weights)
 
 
 def _load(

@@ -6,7 +6,7 @@ refused: other words for the same thing would be another model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,11 @@ _LAYER_PARTS = {
     "post_attention_layernorm": "ffn_norm",
 }
 _HEAD = "output.weight"
+_OTHERS = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": _HEAD,
+}
 _CONTROL, _USER_DEFINED = 3, 4
 _QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -102,23 +107,30 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def weights(path: Path, config: dict[str, Any]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Every weight by its name in Transformers. Raises ModelError for a missing or damaged one."""
-    file = _opened(path)
-    yield "model.embed_tokens.weight", file.tensor("token_embd.weight")
-    yield "model.norm.weight", file.tensor("output_norm.weight")
-    if _HEAD in file.tensors:
-        yield "lm_head.weight", file.tensor(_HEAD)
-    for layer in range(config["num_hidden_layers"]):
-        for ours, theirs in _LAYER_PARTS.items():
-            for what in ("weight", "bias"):
-                name = f"blk.{layer}.{theirs}.{what}"
-                if name not in file.tensors:
-                    continue  # Transformers says which weights are missing
-                tensor = file.tensor(name)
-                if config["model_type"] == "llama" and theirs in ("attn_q", "attn_k"):
-                    tensor = _halves_apart(tensor, config["head_dim"])
-                yield f"model.layers.{layer}.{ours}.{what}", tensor
+def weight_names(path: Path, config: dict[str, Any]) -> list[str]:
+    """Names in Transformers of the weights that the file has."""
+    tensors = _opened(path).tensors
+    parts = [f"{part}.{what}" for part in _LAYER_PARTS for what in ("weight", "bias")]
+    layers = range(config["num_hidden_layers"])
+    names = [*_OTHERS, *(f"model.layers.{layer}.{part}" for layer in layers for part in parts)]
+    return [name for name in names if _stored_name(name) in tensors]
+
+
+def weight(path: Path, config: dict[str, Any], name: str) -> NDArray[np.float32]:
+    """A weight by its name in Transformers. Raises ModelError for a missing or damaged one."""
+    stored = _stored_name(name)
+    tensor = _opened(path).tensor(stored)
+    if config["model_type"] == "llama" and (".attn_q." in stored or ".attn_k." in stored):
+        return _halves_apart(tensor, config["head_dim"])
+    return tensor
+
+
+def _stored_name(name: str) -> str:
+    if name in _OTHERS:
+        return _OTHERS[name]
+    layer, _, rest = name.removeprefix("model.layers.").partition(".")
+    part, _, what = rest.rpartition(".")
+    return f"blk.{layer}.{_LAYER_PARTS[part]}.{what}"
 
 
 def _halves_apart(tensor: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:

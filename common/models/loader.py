@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..errors import InvalidRequest, ModelError
 from ..input.chat import chat_format, read_template
 from ..input.tokenizer import Tokenizer
 from .families import family_of, read_config
+from .families.distilled import MODEL_TYPE
 from .gguf_file import SUFFIX
 from .gguf_model import text_side as gguf_text_side
 from .model import Model
@@ -123,9 +125,11 @@ def load_text_side(spec: str, *, allow_download: bool = False) -> TextSide:
 
 def _text_side(folder: Path, name: str, config: dict[str, Any]) -> TextSide:
     """Reads the tokenizer's files, or what a GGUF file says of it. Raises ModelError."""
+    picture = family_of(folder, config).PICTURE
     if folder.suffix == SUFFIX:
         return gguf_text_side(folder, name)
-    picture = family_of(folder, config).PICTURE
+    if config["model_type"] == MODEL_TYPE:
+        return replace(load_text_side(config["target"]), name=name)
     image_token_id = config.get("image_token_id")
     try:
         max_model_len = int((config.get("text_config") or config)["max_position_embeddings"])

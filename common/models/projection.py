@@ -77,6 +77,20 @@ def dense(weight: Tensor, bias: Tensor | None = None, *, batches: bool = True) -
     return (Packed if batches and onednn_is_faster(weight) else Dense)(weight, bias)
 
 
+class Cut:
+    """A head of some ids: a projection to their logits, put among -inf for all others."""
+
+    def __init__(self, head: Projection, ids: Tensor, vocab_size: int) -> None:
+        """ids: [outputs of the head]."""
+        self._head, self._ids, self._vocab_size = head, ids, vocab_size
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Returns logits [tokens, vocab_size]."""
+        assert residual is None, "a head adds to nothing"
+        logits = x.new_full((len(x), self._vocab_size), float("-inf"))
+        return logits.index_copy_(1, self._ids, self._head(x))
+
+
 class Modules:
     """Outputs of several modules side by side; for layers that must stay as they were loaded.
 

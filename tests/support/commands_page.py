@@ -42,6 +42,7 @@ COMMANDS: dict[str, type[Settings]] = {
     "covspec simulate": SimulateSettings,
     "covspec link": LinkSettings,
     "covspec demo": bench.DemoSettings,
+    "covspec train-draft": bench.TrainDraftSettings,
     "covspec train-pair": bench.TrainSettings,
     "covspec bench": bench.BenchSettings,
     "covspec bench table1": bench.Table1Settings,

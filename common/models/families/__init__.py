@@ -21,7 +21,13 @@ if TYPE_CHECKING:  # a prompt needs a family's picture tokens, but no torch
     from ..checkpoint import Checkpoint, Form
 
 #: `model_type` of config.json: the file of its family.
-FAMILIES = {"internvl": "internvl", "llama": "llama", "qwen2": "llama", "qwen3": "llama"}
+FAMILIES = {
+    "internvl": "internvl",
+    "llama": "llama",
+    "qwen2": "llama",
+    "qwen3": "llama",
+    "distilled": "distilled",
+}
 
 
 class Family(Protocol):

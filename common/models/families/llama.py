@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ModelError
+from ..gguf_model import weight_names
 
 if TYPE_CHECKING:
     from ..checkpoint import Checkpoint, Form
 
 PICTURE = None
 
-_CLASSES = {
+#: `model_type` of config.json: Transformers' class.
+CLASSES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
@@ -38,13 +40,16 @@ def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> C
 
     from .. import adapter
     from ..checkpoint import Checkpoint
+    from ..weights import read_weight
 
-    cls = getattr(transformers, _CLASSES[config["model_type"]])
+    cls = getattr(transformers, CLASSES[config["model_type"]])
     if folder.is_dir():
         model: Any = adapter.load_pretrained(cls, folder, form, _NOT_INT8)
     else:
-        model = adapter.load_gguf(cls, folder, config, form, _NOT_INT8)
+        names = weight_names(folder, config)
+        weights = {name: read_weight(folder, config, name) for name in names}
+        model = adapter.load_weights(cls, folder, config, weights, form, _NOT_INT8)
     linears = adapter.linear_names(model)
     quantised = adapter.quantised_names(linears, form)
-    weights = adapter.take_decoder(model.model, model.lm_head, form, vocab_size)
-    return Checkpoint(weights, None, adapter.stop_ids(model), tuple(quantised), len(linears))
+    decoder = adapter.take_decoder(model.model, model.lm_head, form, vocab_size)
+    return Checkpoint(decoder, None, adapter.stop_ids(model), tuple(quantised), len(linears))

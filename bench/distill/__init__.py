@@ -1,0 +1,1 @@
+"""Distilling a draft from a text model: `covspec train-draft`."""
