@@ -32,6 +32,10 @@ COMMANDS = {
     "train-pair": ("scenes.command", "Train the embedded model pair again, from its seed."),
 }
 BENCHES = {
+    "accept-rates": (
+        "parts.accept_rates",
+        "How often drafts are accepted, by kind of text: Multi-SPIN's Table I, measured.",
+    ),
     "decode": ("parts.decode", "Speculation against the target alone, one client, loopback."),
     "device": (
         "parts.device",
@@ -66,6 +70,10 @@ BENCHES = {
     "sweep": (
         "tables.sweep",
         "covspec-exact against edge-only over SNR, bandwidth and draft length.",
+    ),
+    "tasks": (
+        "parts.tasks",
+        "Speculation on a text model against the target alone, by kind of text.",
     ),
     "table1": ("tables.table1", "CoVSpec's Table I: baselines and systems on three suites."),
     "table2": ("tables.table2", "CoVSpec's Table II: what each of its components gives."),

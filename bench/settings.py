@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from ..common.errors import InvalidRequest
+from ..common.maths.sampling import MAX_TEMPERATURE
+from ..common.models.ngram import full_name
 from ..common.models.zoo import DEVICES, DTYPES, QUANTIZATIONS
+from ..common.protocol.limits import MAX_DRAFT_LENGTH
 from ..common.settings import Settings, setting
 
 #: Threads of a model on a CPU.
@@ -112,6 +116,41 @@ class TrainSettings(Settings):
     threads: int = setting(0, "CPU threads; 0: as many as PyTorch takes.", **THREADS)
     resume: bool = setting(True, "Go on from the checkpoints in --out.")
     quick: bool = setting(False, "Take a few steps of each stage, to try the command.")
+
+
+class TextSettings(BenchSettings):
+    pair: str = setting("smollm2-135m,ngram", "Target and draft model.", metavar="TARGET,DRAFT")
+    task: tuple[str, ...] = setting(
+        (), "Task: mbpp, gsm8k, mtbench, squad; all by default. Repeatable.", metavar="NAME"
+    )
+    data: Path | None = setting(
+        None, "Folder with the published files; by default ten prompts of ours.", metavar="FOLDER"
+    )
+    examples: int = setting(0, "Prompts of each task; 0: all.", ge=0, le=1_000_000)
+    max_new_tokens: int = setting(96, "Longest answer, tokens.", ge=1, le=1 << 20)
+    draft_length: int = setting(8, "Tokens of a draft.", ge=1, le=MAX_DRAFT_LENGTH)
+    seed: int = setting(0, "Seed of prompts and sampling.", **SEEDS)
+    quantization: str = setting("none", "Form of the target's weights.", choices=QUANTIZATIONS)
+
+    @property
+    def models(self) -> tuple[str, str]:
+        """Names of target and draft. Raises InvalidRequest for a pair that is none."""
+        target, _, draft = self.pair.partition(",")
+        if not (target and draft):
+            raise InvalidRequest(f"--pair must be TARGET,DRAFT, not {self.pair!r}")
+        return target, full_name(draft, target)
+
+
+class TasksSettings(TextSettings):
+    run_code: bool = setting(
+        False,
+        "Run the Python code of answers to mbpp, in a process with bounds, so that they are scored.",
+    )
+
+
+class AcceptRatesSettings(TextSettings):
+    temperature: float = setting(1.0, "Temperature; 0 is greedy.", ge=0, le=MAX_TEMPERATURE)
+    threads: int = setting(1, "CPU threads of the models.", ge=1, le=1024)
 
 
 class TrainDraftSettings(Settings):

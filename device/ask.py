@@ -14,7 +14,7 @@ from ..common.input.image import load_image, read_image
 from ..common.models.loader import load_draft_model, load_text_side
 from ..common.models.model import Model
 from ..common.models.ngram import NAME as NGRAM
-from ..common.models.ngram import PREFIX as NGRAM_PREFIX
+from ..common.models.ngram import full_name
 from ..common.models.prompt import TextSide, build_prompt
 from ..common.models.zoo import ALIASES
 from ..common.protocol.limits import SUPPORTED_VERSIONS
@@ -121,7 +121,7 @@ def _draft_model(info: ModelInfo, settings: ClientSettings) -> str:
             f"--draft-model ngram needs the tokenizer of {info.model_names[0]}, which is no short name known here: "
             "say --draft-model ngram:FOLDER with a folder that has it"
         )
-    return f"{NGRAM_PREFIX}{known}"
+    return full_name(NGRAM, known)
 
 
 def _load_draft(draft_model: str, settings: ClientSettings) -> Model:

@@ -23,6 +23,13 @@ from .prompt import TextSide
 #: As a draft model: `ngram:MODEL` looks up in texts of that model's tokenizer.
 NAME = "ngram"
 PREFIX = f"{NAME}:"
+
+
+def full_name(draft: str, target: str) -> str:
+    """A draft model's name, where a bare `ngram` is one for a target."""
+    return f"{PREFIX}{target}" if draft == NAME else draft
+
+
 #: Tokens that have to match, and those that are compared at most.
 _SHORTEST, _LONGEST = 2, 24
 

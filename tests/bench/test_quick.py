@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 FILLS_A_DOCUMENT = {"reproduction"}
 #: Those that take longer than about ten seconds of two cores.
 SLOW = {
+    "accept-rates",
     "decode",
     "device",
     "int8",
@@ -28,6 +29,7 @@ SLOW = {
     "sweep",
     "table1",
     "table2",
+    "tasks",
     "verify",
     "wire",
 }

@@ -45,6 +45,8 @@ COMMANDS: dict[str, type[Settings]] = {
     "covspec train-draft": bench.TrainDraftSettings,
     "covspec train-pair": bench.TrainSettings,
     "covspec bench": bench.BenchSettings,
+    "covspec bench accept-rates": bench.AcceptRatesSettings,
+    "covspec bench tasks": bench.TasksSettings,
     "covspec bench table1": bench.Table1Settings,
 }
 
