@@ -58,7 +58,7 @@ def ask(settings: ClientSettings, make_output: MakeOutput, clock: Clock | None =
         speaker = model = _load_draft(draft_model, settings)
     statistics.spend(load=clock.now() - begin)
     if settings.mode is not AskMode.DEVICE_ONLY:
-        _check_tokenizer(info, speaker, settings)
+        _check_tokenizer(info, speaker, draft_model)
 
     request = Request(
         prompt=build_prompt(speaker, settings.query, image is not None, limit),
@@ -192,9 +192,10 @@ def _check_edge(info: ModelInfo, settings: ClientSettings, image_bytes: bytes) -
         )
 
 
-def _check_tokenizer(info: ModelInfo, speaker: Model | TextSide, settings: ClientSettings) -> None:
+def _check_tokenizer(info: ModelInfo, speaker: Model | TextSide, draft_model: str) -> None:
     if speaker.tokenizer.fingerprint != info.tokenizer_fingerprint:
+        looks_up = draft_model.startswith(NGRAM)
         raise Incompatible(
-            f"{settings.draft_model} and the edge's {info.model_names[0]} have different tokenizers: "
-            "choose a --draft-model of the target's family, or --draft-model ngram"
+            f"{draft_model} and the edge's {info.model_names[0]} have different tokenizers: "
+            f"choose a --draft-model of the target's family{'' if looks_up else ', or ngram'}"
         )

@@ -23,6 +23,7 @@ from support.fakes import LIMITS, HistoryModel, ScriptedEdge, ScriptStream, mode
 import covspec
 from covspec.common.errors import EdgeUnavailable
 from covspec.common.models.table import load_table, word_tokenizer
+from covspec.common.models.zoo import ALIASES
 from covspec.common.protocol.messages import Opened
 from covspec.device import client
 from covspec.device.ask import MakeOutput
@@ -243,6 +244,34 @@ def test_a_name_without_an_address(run: Any) -> None:
 def test_models_that_do_not_fit_together(run: Any, edge: str) -> None:
     got = run("--query", "ba", "--edge", edge, "--draft-model", "table:draft-63")
     assert got.code == 6 and "tokenizer" in got.err and "--draft-model" in got.err
+
+
+def test_a_lookup_drafts_for_any_target(run: Any, edge: str) -> None:
+    flags = ("--query", "ba be bi ba be", "--edge", edge, "--json", "--max-new-tokens", "40")
+    alone, *lookups = (
+        json.loads(run(*flags, *more, "--draft-model", "ngram:table:target-64").out)
+        for more in (["--mode", "edge-only"], [], ["--visual-tokens", "3"])
+    )
+    assert [each["token_ids"] for each in lookups] == [alone["token_ids"]] * 2
+    assert [each["mode"] for each in lookups] == ["speculative"] * 2
+
+
+def test_a_bare_lookup_takes_the_tokenizer_of_a_name_that_is_known_here(
+    run: Any, edge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--query", "ba", "--edge", edge, "--draft-model", "ngram")
+    got = run(*flags)
+    assert (got.code, got.out) == (2, "")
+    assert "needs the tokenizer of table" in got.err and "ngram:FOLDER" in got.err
+    monkeypatch.setitem(ALIASES, "table", ALIASES["scenes-target"])
+    got = run(*flags)
+    assert got.code == 6 and "ngram:table and the edge's table have different tokenizers" in got.err
+
+
+def test_a_lookup_cannot_answer_alone(run: Any) -> None:
+    got = run("--query", "ba", "--mode", "device-only", "--draft-model", "ngram")
+    assert (got.code, got.err.count("\n")) == (2, 1)
+    assert "cannot answer alone" in got.err
 
 
 def test_a_model_that_is_not_there(run: Any, edge: str) -> None:
