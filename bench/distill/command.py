@@ -54,7 +54,7 @@ def command(settings: TrainDraftSettings) -> None:
         settings.answers,
         seed=settings.seed,
         num_rows=settings.rows,
-        per_file=settings.rows,
+        per_file=64,
         progress=tell_answers,
     )
     del model
