@@ -14,25 +14,46 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig
+from transformers import BitsAndBytesConfig, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from ..errors import ModelError
-from .checkpoint import Form, Fuse
+from .checkpoint import Form, Fuse, Reference
 from .decoder import DecoderWeights, LayerWeights, Norm
 from .int8 import check_quantised, is_quantisable
 from .projection import Modules, Packed, Projection, dense, joined
+
+#: Tokens that are read by both forward passes when a model is loaded.
+REFERENCE_TOKENS = 32
 
 
 def load_pretrained(
     cls: Any, folder: Path, form: Form, floating_parts: tuple[str, ...]
 ) -> nn.Module:
     """Loads a checkpoint onto its device, for inference. floating_parts: what bitsandbytes leaves alone."""
-    options: dict[str, Any] = {
-        "dtype": form.dtype,
-        "local_files_only": True,
-        "output_loading_info": True,
-    }
+    return _load(cls, folder, form, floating_parts, local_files_only=True)
+
+
+def load_state(
+    cls: Any,
+    config: Any,
+    state: dict[str, Any],
+    folder: Path,
+    form: Form,
+    floating_parts: tuple[str, ...],
+) -> nn.Module:
+    """The same for weights under the names of the class, wherever the folder has them from."""
+    model: Any = _load(cls, folder, form, floating_parts, config=config, state_dict=state)
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    loaded: nn.Module = model
+    return loaded
+
+
+def _load(
+    cls: Any, source: Path, form: Form, floating_parts: tuple[str, ...], **options: Any
+) -> nn.Module:
+    options |= {"dtype": form.dtype, "output_loading_info": True}
     by_bitsandbytes = form.quantization == "int8"
     if by_bitsandbytes:
         # It notes for every layer that activations become float16.
@@ -43,15 +64,16 @@ def load_pretrained(
         options["device_map"] = {"": str(form.device)}
     try:
         with _quiet():
-            model, info = cls.from_pretrained(folder, **options)
+            where = None if "state_dict" in options else source
+            model, info = cls.from_pretrained(where, **options)
     except ImportError as error:
         raise ModelError(f"INT8 by bitsandbytes is not possible here: {error}") from error
     except Exception as error:  # the library raises OSError, ValueError, RuntimeError, ...
-        raise ModelError(f"{folder} cannot be loaded: {error}") from error
+        raise ModelError(f"{source} cannot be loaded: {error}") from error
     # Transformers would fill what is missing with random numbers.
     missing = sorted(info["missing_keys"])
     if missing:
-        raise ModelError(f"{folder} lacks {len(missing)} weights: {', '.join(missing[:3])}, ...")
+        raise ModelError(f"{source} lacks {len(missing)} weights: {', '.join(missing[:3])}, ...")
     if not by_bitsandbytes:
         # An 8-bit model must stay where it was loaded.
         model.to(form.device)
@@ -114,6 +136,17 @@ def take_decoder(text: Any, lm_head: Any, form: Form, vocab_size: int) -> Decode
         kv_heads=kv_heads,
         head_dim=cos.shape[-1],
     )
+
+
+@torch.inference_mode()
+def plain_logits(model: Any, vocab_size: int) -> Reference:
+    """What Transformers' own forward pass says to some ids, before the weights are taken from it."""
+    special = getattr(model.config, "image_token_id", None)
+    ids = [i for n in range(2 * REFERENCE_TOKENS) if (i := (n * 7919 + 11) % vocab_size) != special]
+    ids = ids[:REFERENCE_TOKENS]
+    where = model.get_input_embeddings().weight.device
+    logits = model(input_ids=torch.tensor([ids], device=where), use_cache=False).logits[0]
+    return Reference(tuple(ids), logits[:, :vocab_size].float().cpu().numpy())
 
 
 def speed_up(*parts: nn.Module) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import ModelError
@@ -74,11 +76,19 @@ class Vision:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """What the library's plain forward pass says to some ids: logits [n, ids that exist] for token_ids [n]."""
+
+    token_ids: tuple[int, ...]
+    logits: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What a folder holds, ready to run.
 
     vision: None for a text model. stop_ids: those that the model's own configuration names. quantised: full names of
-    the linear layers in INT8, of num_linears in all.
+    the linear layers in INT8, of num_linears in all. reference: what our forward pass is held to when it is loaded.
     """
 
     decoder: DecoderWeights
@@ -86,3 +96,4 @@ class Checkpoint:
     stop_ids: frozenset[int]
     quantised: tuple[str, ...]
     num_linears: int
+    reference: Reference | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import re
 from collections.abc import Iterator
@@ -13,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidRequest, ModelError
-from ..input.chat import chat_format, read_template
-from ..input.tokenizer import Tokenizer
-from .families import family_of, read_config
+from ..input.chat import chat_format
+from .families import family_of, read_config, template_of
 from .model import Model
 from .prompt import TextSide
+from .self_test import check_agreement
+from .tokenizer_files import read_json, read_tokenizer
+from .weight_files import check_pointers, find_weights
 from .zoo import DEVICES, DTYPES, QUANTIZATIONS, resolve
 
 logger = logging.getLogger(__name__)
@@ -70,9 +71,11 @@ def load_model(
             f"{spec} needs torch and transformers: pip install 'covspec[device]', or 'covspec[edge]' at the edge "
             f"({error})"
         ) from error
+    check_pointers(folder)
     config = read_config(folder)
     family = family_of(folder, config)
     text = _text_side(folder, spec, config)
+    find_weights(folder)
     form = Form.of(quantization, dtype, device, independent_rows)
     if num_threads is not None:
         torch.set_num_threads(num_threads)
@@ -85,7 +88,10 @@ def load_model(
         checkpoint.num_linears,
         ", ".join(checkpoint.quantised) or "none",
     )
-    return VisionLanguageModel(text, checkpoint, form)
+    model = VisionLanguageModel(text, checkpoint, form)
+    if checkpoint.reference is not None:
+        check_agreement(model, checkpoint.reference)
+    return model
 
 
 def load_draft_model(spec: str, *, device: str = "cpu", num_threads: int | None = None) -> Model:
@@ -112,27 +118,32 @@ def load_text_side(spec: str, *, allow_download: bool = False) -> TextSide:
             table.max_model_len,
         )
     folder = resolve(spec, allow_download=allow_download)
+    check_pointers(folder)
     return _text_side(folder, spec, read_config(folder))
 
 
 def _text_side(folder: Path, name: str, config: dict[str, Any]) -> TextSide:
     """Reads the tokenizer's files. Raises ModelError."""
-    picture = family_of(folder, config).PICTURE
-    image_token_id = config.get("image_token_id")
+    family = family_of(folder, config)
+    picture = family.PICTURE
+    text_config = config.get("text_config") or config.get("llm_config") or config
     try:
-        max_model_len = int((config.get("text_config") or config)["max_position_embeddings"])
+        max_model_len = int(text_config["max_position_embeddings"])
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{folder}/config.json cannot be read: {error!r}") from error
-    tokenizer = Tokenizer.from_folder(folder)
-    stored = _tokenizer_config(folder)
+    tokenizer = read_tokenizer(folder)
+    stored = read_json(folder, "tokenizer_config.json")
     texts = {
         key: _token_text(stored.get(key)) or "" for key in ("bos_token", "eos_token", "pad_token")
     }
+    image_token_id = config.get("image_token_id")
+    if image_token_id is None and picture is not None:
+        image_token_id = tokenizer.token_id(picture.image)
     stops = {tokenizer.token_id(text) for text in (texts["eos_token"], *_TURN_ENDS) if text}
     return TextSide(
         name,
         tokenizer,
-        chat_format(read_template(folder), picture, texts),
+        chat_format(template_of(family, folder, config), picture, texts),
         frozenset(id for id in stops if id is not None),
         None if image_token_id is None else int(image_token_id),
         max_model_len,
@@ -165,14 +176,6 @@ def _check_transformers() -> None:
             f"transformers {version} is installed; covspec works with {low[0]}.{low[1]} up to, "
             f"but not including, {high[0]}.{high[1]}"
         )
-
-
-def _tokenizer_config(folder: Path) -> dict[str, Any]:
-    file = folder / "tokenizer_config.json"
-    if not file.is_file():
-        return {}
-    stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return stored
 
 
 def _token_text(value: Any) -> str | None:

@@ -39,6 +39,8 @@ class VisionLanguageModel:
         self.kv_bytes_per_token = entry * weights.embedding.element_size()
         self._vision = checkpoint.vision
         self._dtype = weights.embedding.dtype
+        #: Name of the floating-point format.
+        self.dtype = str(self._dtype).removeprefix("torch.")
         self._device = weights.embedding.device
         padded = form.independent_rows and self._device.type == "cpu"
         self._fewest_rows = (fewest_rows() or 2) if padded else 1
@@ -57,6 +59,10 @@ class VisionLanguageModel:
             self._dtype,
             self._device,
         )
+
+    def release(self) -> None:
+        """Gives the KV memory back; `allocate` comes before the next forward."""
+        self._rows = None
 
     def prepare_image(self, image: Image.Image) -> Pixels:
         if self._vision is None:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ModelError
-from ...input.chat import PictureTokens
+from ...input.chat import PictureTokens, read_template
 
 if TYPE_CHECKING:  # a prompt needs a family's picture tokens, but no torch
     from ..checkpoint import Checkpoint, Form
 
 #: `model_type` of config.json: the file of its family.
-FAMILIES = {"internvl": "internvl"}
+FAMILIES = {"internvl": "internvl", "internvl_chat": "internvl_chat"}
 
 
 class Family(Protocol):
@@ -45,14 +45,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def template_of(family: Family, folder: Path, config: dict[str, Any]) -> str | None:
+    """The chat template: the family's own `template(folder, config)` where it has one, else the folder's."""
+    own = getattr(family, "template", None)
+    found: str | None = own(folder, config) if own else read_template(folder)
+    return found
+
+
 def family_of(folder: Path, config: dict[str, Any]) -> Family:
     """The family of a checkpoint. Raises ModelError for one that is not known or cannot be loaded."""
     model_type = config.get("model_type")
-    if model_type == "internvl_chat":
-        raise ModelError(
-            f"{folder} is an original InternVL checkpoint (internvl_chat), which is not read yet; native checkpoints "
-            "(model_type internvl, such as the `-hf` ones) are"
-        )
     if model_type not in FAMILIES:
         raise ModelError(f"{folder} has model_type {model_type!r}; known: {', '.join(FAMILIES)}")
     family: Any = import_module(f".{FAMILIES[model_type]}", __package__)
