@@ -23,8 +23,14 @@ PICTURE = internvl.PICTURE
 
 #: Language models: the originals' type and Transformers'.
 _TEXT_TYPES = {"qwen2": "qwen2", "qwen3": "qwen3", "llama": "llama", "internlm2": "llama"}
-_INTERNVL2 = "你是由上海人工智能实验室联合商汤科技开发的书生多模态大模型，英文名叫InternVL, 是一个有用无害的人工智能助手。"
-_INTERNVL2_5 = "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
+_INTERNVL2 = (
+    "你是由上海人工智能实验室联合商汤科技开发的书生多模态大模型，"
+    "英文名叫InternVL, 是一个有用无害的人工智能助手。"
+)
+_INTERNVL2_5 = (
+    "你是书生·万象，英文名是InternVL，"
+    "是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
+)
 #: `template` of config.json: the system message, and what follows a turn.
 _TEMPLATES = {
     "Hermes-2": (_INTERNVL2, "<|im_end|>"),
