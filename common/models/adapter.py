@@ -7,6 +7,7 @@ weights move into our decoder. Code from a checkpoint never runs.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig, GenerationConfig
+from transformers import AutoConfig, BitsAndBytesConfig, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from ..errors import ModelError
 from .checkpoint import Form, Fuse, Reference
-from .decoder import DecoderWeights, LayerWeights, Norm
+from .decoder import Decoder, DecoderWeights, LayerWeights, Norm
+from .hooks import LibraryDecoder
 from .int8 import check_quantised, is_quantisable
 from .projection import Modules, Packed, Projection, dense, joined
 
@@ -102,7 +104,7 @@ def quantised_names(linears: dict[str, bool], form: Form) -> list[str]:
     return check_quantised(chosen, linears)
 
 
-def take_decoder(text: Any, lm_head: Any, form: Form, vocab_size: int) -> DecoderWeights:
+def take_decoder(text: Any, lm_head: Any, form: Form, vocab_size: int) -> Decoder:
     """Moves a language model's weights into our decoder and leaves empty modules behind.
 
     text: layers of Qwen2's kind. vocab_size: ids that the tokenizer has. The head is never quantised.
@@ -125,16 +127,18 @@ def take_decoder(text: Any, lm_head: Any, form: Form, vocab_size: int) -> Decode
     head = form.floating(lm_head.weight.detach()[:vocab_size], lm_head.bias)
     cos, sin = _rotary_tables(text, int(config.max_position_embeddings))
     text.embed_tokens = nn.Identity()
-    return DecoderWeights(
-        embedding=embedding,
-        layers=layers,
-        norm=_norm(text.norm),
-        head=head,
-        cos=cos,
-        sin=sin,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=cos.shape[-1],
+    return Decoder(
+        DecoderWeights(
+            embedding=embedding,
+            layers=layers,
+            norm=_norm(text.norm),
+            head=head,
+            cos=cos,
+            sin=sin,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=cos.shape[-1],
+        )
     )
 
 
@@ -149,6 +153,29 @@ def plain_logits(model: Any, vocab_size: int) -> Reference:
     return Reference(tuple(ids), logits[:, :vocab_size].float().cpu().numpy())
 
 
+def load_library(cls: Any, folder: Path, form: Form) -> nn.Module:
+    """Loads a model whose decoder stays Transformers'. cls: one of its `Auto` classes."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    floating: tuple[str, ...] = ()
+    if form.quantization == "int8":
+        with torch.device("meta"):
+            names = linear_names(cls.from_config(config))
+        floating = tuple(f"{re.escape(name)}$" for name in names if not is_quantisable(name))
+    return load_pretrained(cls, folder, form, floating)
+
+
+def take_library(model: Any, form: Form, vocab_size: int) -> LibraryDecoder:
+    """The model's decoder over our rows, with our products in its layers."""
+    body = model.get_decoder()
+    if form.quantised is not None:
+        for name, module in list(body.named_modules()):
+            if type(module) is nn.Linear and is_quantisable(name):
+                parent, _, child = name.rpartition(".")
+                faster = _ProjectionLinear(form.quantised(module.weight.detach(), module.bias))
+                setattr(body.get_submodule(parent), child, faster)
+    return LibraryDecoder(model, form, vocab_size)
+
+
 def speed_up(*parts: nn.Module) -> None:
     """Gives the linear layers of these modules the products that are fastest on this processor."""
     for module in [module for part in parts for module in part.modules()]:
@@ -156,18 +183,18 @@ def speed_up(*parts: nn.Module) -> None:
             if type(child) is nn.Linear:
                 faster = dense(child.weight, child.bias)
                 if isinstance(faster, Packed):
-                    setattr(module, name, _PackedLinear(faster))
+                    setattr(module, name, _ProjectionLinear(faster))
 
 
-class _PackedLinear(nn.Module):
+class _ProjectionLinear(nn.Module):
     """A linear layer of Transformers' with a product of ours."""
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, projection: Projection) -> None:
         super().__init__()
-        self._packed = packed
+        self._projection = projection
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self._packed(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        y: Tensor = self._projection(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
         return y
 
 

@@ -18,8 +18,31 @@ from ...input.chat import PictureTokens, read_template
 if TYPE_CHECKING:  # a prompt needs a family's picture tokens, but no torch
     from ..checkpoint import Checkpoint, Form
 
+#: Language models whose layers stay Transformers' own.
+_TEXT = (
+    "exaone4",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "glm4",
+    "gpt_oss",
+    "granite",
+    "ministral",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "qwen2_moe",
+    "qwen3_moe",
+    "smollm3",
+    "starcoder2",
+)
 #: `model_type` of config.json: the file of its family.
-FAMILIES = {"internvl": "internvl", "internvl_chat": "internvl_chat"}
+FAMILIES = {
+    "internvl": "internvl",
+    "internvl_chat": "internvl_chat",
+    **dict.fromkeys(_TEXT, "text"),
+}
 
 
 class Family(Protocol):

@@ -45,21 +45,22 @@ def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> C
 def take(model: Any, settings: TileSettings, form: Form, vocab_size: int) -> Checkpoint:
     """The checkpoint of a model of Transformers' class."""
     from .. import adapter
-    from ..checkpoint import Checkpoint, Vision
+    from ..checkpoint import Checkpoint
+    from ..eyes import TileEyes
 
     linears = adapter.linear_names(model)
     quantised = adapter.quantised_names(linears, form)
     reference = adapter.plain_logits(model, vocab_size)
     inner = model.model
-    weights = adapter.take_decoder(inner.language_model, model.lm_head, form, vocab_size)
+    decoder = adapter.take_decoder(inner.language_model, model.lm_head, form, vocab_size)
     adapter.speed_up(inner.vision_tower, inner.multi_modal_projector)
 
     def encode(pixels: Any) -> Any:
         return inner.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
 
     return Checkpoint(
-        weights,
-        Vision(settings, int(model.config.image_seq_length), encode),
+        decoder,
+        TileEyes(settings, int(model.config.image_seq_length), inner.vision_tower, encode),
         adapter.stop_ids(model),
         tuple(quantised),
         len(linears),
