@@ -59,13 +59,14 @@ class ProcessorEyes:
         count: Callable[[Inputs], int],
         encode: Callable[[Mapping[str, Tensor]], VisualTokens],
         device: torch.device,
+        **options: Any,
     ) -> None:
-        """count: visual tokens of prepared inputs. encode: what the model makes of them."""
+        """count: visual tokens of prepared inputs. encode: what the model makes of them. options: of the processor."""
         self._processor, self._count, self._encode = processor, count, encode
-        self._device = device
+        self._device, self._options = device, options
 
     def prepare(self, image: Image.Image) -> Pixels:
-        made = self._processor(images=image, return_tensors="np")
+        made = self._processor(images=[image], return_tensors="np", **self._options)
         inputs = {name: np.asarray(value) for name, value in made.items()}
         return Pixels([inputs], self._count(inputs))
 

@@ -126,17 +126,12 @@ def _text_side(folder: Path, name: str, config: dict[str, Any]) -> TextSide:
     """Reads the tokenizer's files. Raises ModelError."""
     family = family_of(folder, config)
     picture = family.PICTURE
-    text_config = config.get("text_config") or config.get("llm_config") or config
-    try:
-        max_model_len = int(text_config["max_position_embeddings"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder}/config.json cannot be read: {error!r}") from error
     tokenizer = read_tokenizer(folder)
     stored = read_json(folder, "tokenizer_config.json")
     texts = {
         key: _token_text(stored.get(key)) or "" for key in ("bos_token", "eos_token", "pad_token")
     }
-    image_token_id = config.get("image_token_id")
+    image_token_id = config.get("image_token_id", config.get("image_token_index"))
     if image_token_id is None and picture is not None:
         image_token_id = tokenizer.token_id(picture.image)
     stops = {tokenizer.token_id(text) for text in (texts["eos_token"], *_TURN_ENDS) if text}
@@ -146,8 +141,24 @@ def _text_side(folder: Path, name: str, config: dict[str, Any]) -> TextSide:
         chat_format(template_of(family, folder, config), picture, texts),
         frozenset(id for id in stops if id is not None),
         None if image_token_id is None else int(image_token_id),
-        max_model_len,
+        _max_positions(folder, config),
     )
+
+
+def _max_positions(folder: Path, config: dict[str, Any]) -> int:
+    """Positions that a configuration names; the library's default where it names none."""
+    text = config.get("text_config") or config.get("llm_config") or config
+    try:
+        if "max_position_embeddings" not in text:
+            from transformers import AutoConfig
+
+            known = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+            return int(known.get_text_config().max_position_embeddings)
+        return int(text["max_position_embeddings"])
+    except Exception as error:  # the library raises KeyError, ValueError, OSError, ...
+        raise ModelError(f"{folder}/config.json cannot be read: {error!r}") from error
 
 
 @contextmanager

@@ -97,9 +97,12 @@ def randomise(model: torch.nn.Module, scale: float = 0.25) -> None:
     generator = torch.Generator().manual_seed(3)
     model.eval()
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1:
+            if "embed_tokens" in name:
+                # Gemma scales them up and has them for a head: larger, every token would be followed by itself.
+                parameter.copy_(noise * scale / 10)
+            elif parameter.ndim > 1:
                 parameter.copy_(noise * scale)
             else:
                 parameter.add_(noise * 0.1)

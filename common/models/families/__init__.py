@@ -41,7 +41,28 @@ _TEXT = (
 FAMILIES = {
     "internvl": "internvl",
     "internvl_chat": "internvl_chat",
+    "gemma3": "gemma3",
+    "idefics3": "idefics3",
+    "llava": "llava",
+    "llava_next": "llava",
+    "llava_onevision": "llava",
+    "qwen2_5_vl": "qwen_vl",
+    "qwen2_vl": "qwen_vl",
+    "qwen3_vl": "qwen_vl",
+    "smolvlm": "idefics3",
     **dict.fromkeys(_TEXT, "text"),
+}
+_RECURRENT = "its recurrent layers keep a state that cannot be set back"
+#: Families that people have and that are not run, with the reason.
+_REFUSED = {
+    "cohere2": "its layers do not agree with the library's own pass over our rows",
+    "deepseek_v3": "its keys and values are compressed (multi-head latent attention)",
+    "falcon_h1": _RECURRENT,
+    "gemma3n": "its layers share keys and values",
+    "paligemma": "its prompt is read in both directions, so it cannot go in by portions",
+    "qwen3_5": _RECURRENT,
+    "qwen3_5_moe": _RECURRENT,
+    "qwen3_next": _RECURRENT,
 }
 
 
@@ -78,6 +99,8 @@ def template_of(family: Family, folder: Path, config: dict[str, Any]) -> str | N
 def family_of(folder: Path, config: dict[str, Any]) -> Family:
     """The family of a checkpoint. Raises ModelError for one that is not known or cannot be loaded."""
     model_type = config.get("model_type")
+    if reason := _REFUSED.get(str(model_type)):
+        raise ModelError(f"{folder} is a {model_type} model, which is not run: {reason}")
     if model_type not in FAMILIES:
         raise ModelError(f"{folder} has model_type {model_type!r}; known: {', '.join(FAMILIES)}")
     family: Any = import_module(f".{FAMILIES[model_type]}", __package__)

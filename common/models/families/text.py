@@ -17,20 +17,6 @@ def check(folder: Path, config: dict[str, Any]) -> None:
 
 def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> Checkpoint:
     """Loads the model and puts its layers on our rows."""
-    from transformers import AutoModelForCausalLM
+    from ..library import load_text
 
-    from .. import adapter
-    from ..checkpoint import Checkpoint
-
-    model: Any = adapter.load_library(AutoModelForCausalLM, folder, form)
-    linears = adapter.linear_names(model)
-    quantised = adapter.quantised_names(linears, form)
-    reference = adapter.plain_logits(model, vocab_size)
-    return Checkpoint(
-        adapter.take_library(model, form, vocab_size),
-        None,
-        adapter.stop_ids(model),
-        tuple(quantised),
-        len(linears),
-        reference,
-    )
+    return load_text(folder, form, vocab_size)

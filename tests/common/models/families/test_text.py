@@ -27,7 +27,7 @@ def test_greedy_text_is_the_librarys_own(case: str, tmp_path: Path) -> None:
         sessions.append(Speculating(row, length - 1, prompt[-1:], texts[-1]))
     speculate(model, sessions)
     assert [s.said[:30] for s in sessions] == texts
-    assert len({tuple(text) for text in texts}) > 1
+    assert min(len(set(text)) for text in texts) > 3  # no text that only repeats itself
 
 
 def test_long_texts_see_their_window_alone(tmp_path: Path) -> None:
