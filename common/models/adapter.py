@@ -173,7 +173,11 @@ def take_library(model: Any, form: Form, vocab_size: int) -> LibraryDecoder:
                 parent, _, child = name.rpartition(".")
                 faster = _ProjectionLinear(form.quantised(module.weight.detach(), module.bias))
                 setattr(body.get_submodule(parent), child, faster)
-    return LibraryDecoder(model, form, vocab_size)
+    decoder = LibraryDecoder(model, form, vocab_size)
+    model.set_output_embeddings(
+        nn.Identity()
+    )  # frees the head, of which the decoder has its own form
+    return decoder
 
 
 def speed_up(*parts: nn.Module) -> None:

@@ -64,13 +64,18 @@ def save_original(
         }
         for file in set(places.values()):
             save_file({n: state[n] for n in names if places[n] == file}, folder / file)
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"metadata": {}, "weight_map": places})
+        )
     config: Any = model.config
     vision, text = config.vision_config, config.text_config.to_dict()
     rope = text.pop("rope_parameters")
     text["tie_word_embeddings"] = config.tie_word_embeddings
     text |= {"model_type": text_type, "rope_theta": rope["rope_theta"], "auto_map": {"x": "y.Z"}}
-    text["rope_scaling"] = {"type": "dynamic", "factor": 2.0}
+    own = {key: value for key, value in rope.items() if key != "rope_theta"}
+    dynamic = {"type": "dynamic", "factor": 2.0}
+    is_ours = text_type in ("qwen2", "qwen3", "internlm2")
+    text["rope_scaling"] = dynamic if is_ours else None if len(own) == 1 else own
     stored = {
         "model_type": "internvl_chat",
         "architectures": ["InternVLChatModel"],

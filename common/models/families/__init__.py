@@ -103,7 +103,21 @@ def family_of(folder: Path, config: dict[str, Any]) -> Family:
         raise ModelError(f"{folder} is a {model_type} model, which is not run: {reason}")
     if model_type not in FAMILIES:
         raise ModelError(f"{folder} has model_type {model_type!r}; known: {', '.join(FAMILIES)}")
+    _check_not_quantised(folder, config)
     family: Any = import_module(f".{FAMILIES[model_type]}", __package__)
     family.check(folder, config)
     found: Family = family
     return found
+
+
+def _check_not_quantised(folder: Path, config: dict[str, Any]) -> None:
+    """Raises ModelError for weights that are quantised already."""
+    for part in (config, config.get("text_config"), config.get("llm_config")):
+        quantised = part.get("quantization_config") if isinstance(part, dict) else None
+        if not quantised:
+            continue
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise ModelError(
+            f"{folder} is quantised already ({method}), and those weights' own kernels are not run here: give the "
+            "original weights, which --quantization makes smaller when they are loaded"
+        )

@@ -10,21 +10,23 @@ from ...input.chat import PictureTokens
 from ...input.tiles import TileSettings, read_tile_settings
 
 if TYPE_CHECKING:
-    from ..checkpoint import Checkpoint, Form
+    from ..checkpoint import Checkpoint, Form, TokenDecoder
 
 PICTURE = PictureTokens("<IMG_CONTEXT>", "<img>", "</img>")
 
-_TEXT_TYPES = ("qwen2", "qwen3", "llama")
+#: Language models that our own decoder runs, and those whose layers stay Transformers'.
+_OWN = ("qwen2", "qwen3", "llama")
+TEXT_TYPES = (*_OWN, "gpt_oss", "phi3", "qwen3_moe")
 #: Parts that stay in floating point when bitsandbytes quantises.
 NOT_INT8 = ("model.vision_tower", "model.multi_modal_projector", "lm_head")
 
 
 def check(folder: Path, config: dict[str, Any]) -> None:
-    """Raises ModelError for a language model that our decoder does not run."""
+    """Raises ModelError for a language model that is not known."""
     text_type = (config.get("text_config") or {}).get("model_type")
-    if text_type not in _TEXT_TYPES:
+    if text_type not in TEXT_TYPES:
         raise ModelError(
-            f"{folder} has a language model of type {text_type!r}; known: {', '.join(_TEXT_TYPES)}"
+            f"{folder} has a language model of type {text_type!r}; known: {', '.join(TEXT_TYPES)}"
         )
 
 
@@ -52,7 +54,11 @@ def take(model: Any, settings: TileSettings, form: Form, vocab_size: int) -> Che
     quantised = adapter.quantised_names(linears, form)
     reference = adapter.plain_logits(model, vocab_size)
     inner = model.model
-    decoder = adapter.take_decoder(inner.language_model, model.lm_head, form, vocab_size)
+    decoder: TokenDecoder
+    if model.config.text_config.model_type in _OWN:
+        decoder = adapter.take_decoder(inner.language_model, model.lm_head, form, vocab_size)
+    else:
+        decoder = adapter.take_library(model, form, vocab_size)
     adapter.speed_up(inner.vision_tower, inner.multi_modal_projector)
 
     def encode(pixels: Any) -> Any:

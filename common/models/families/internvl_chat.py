@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PICTURE = internvl.PICTURE
 
 #: Language models: the originals' type and Transformers'.
-_TEXT_TYPES = {"qwen2": "qwen2", "qwen3": "qwen3", "llama": "llama", "internlm2": "llama"}
+_TEXT_TYPES = {**{name: name for name in internvl.TEXT_TYPES}, "internlm2": "llama"}
 _INTERNVL2 = (
     "你是由上海人工智能实验室联合商汤科技开发的书生多模态大模型，"
     "英文名叫InternVL, 是一个有用无害的人工智能助手。"
@@ -36,6 +36,7 @@ _TEMPLATES = {
     "Hermes-2": (_INTERNVL2, "<|im_end|>"),
     "internlm2-chat": (_INTERNVL2, "<|im_end|>"),
     "internvl2_5": (_INTERNVL2_5, "<|im_end|>\n"),
+    "phi3-chat": (_INTERNVL2, "<|end|>"),
 }
 _VISION = (
     (r"^vision_model\.encoder\.layers\.", "model.vision_tower.encoder.layer."),
@@ -64,6 +65,8 @@ _TEXT = (
     (r"\.attention_norm\.", ".input_layernorm."),
     (r"\.ffn_norm\.", ".post_attention_layernorm."),
 )
+#: Language models whose tokenizer begins every text with a token.
+_WITH_BOS = ("internlm2", "phi3", "llama")
 #: Keys of the language model's configuration that say nothing about its layers.
 _UNUSED = ("_name_or_path", "auto_map", "architectures", "torch_dtype", "dtype", "model_type")
 
@@ -90,17 +93,19 @@ def template(folder: Path, config: dict[str, Any]) -> str:
     message, end = _TEMPLATES[config["template"]]
     own = config.get("system_message")
     message = own if isinstance(own, str) and own else message
-    # InternLM2's tokenizer begins every text with its first token; Qwen's have none.
-    start = "{{ bos_token }}" if config["llm_config"]["model_type"] == "internlm2" else ""
+    # The tokenizers of InternLM2 and Phi-3 begin every text with their first token; Qwen's have none.
+    start = "{{ bos_token }}" if config["llm_config"]["model_type"] in _WITH_BOS else ""
+    before, behind = ("<|", "|>\n") if config["template"] == "phi3-chat" else ("<|im_start|>", "\n")
     return (
-        f"{start}<|im_start|>system\n{message}{end}"
-        "{% for message in messages %}<|im_start|>{{ message['role'] + '\n' }}"
+        f"{start}{before}system{behind}{message}{end}"
+        f"{{% for message in messages %}}{{{{ {before!r} + message['role'] + {behind!r} }}}}"
         "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
         "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
         f"{{{{ '{PICTURE.image}\n' }}}}"
         "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
         f"{{{{ {end!r} }}}}"
-        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+        f"{{% endfor %}}{{% if add_generation_prompt %}}{{{{ {before + 'assistant' + behind!r} }}}}"
+        "{% endif %}"
     )
 
 

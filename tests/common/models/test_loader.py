@@ -81,6 +81,16 @@ def test_a_head_narrower_than_the_tokenizer_is_refused(tmp_path: Path) -> None:
         ({"model_type": "internvl_chat"}, "language model of type None; known: qwen2"),
         ({"model_type": "qwen2"}, "model_type 'qwen2'; known: internvl"),
         ({}, "model_type None; known: internvl"),
+        ({"model_type": "paligemma"}, "paligemma model, which is not run: its prompt is read in"),
+        ({"model_type": "qwen3_5"}, "not run: its recurrent layers"),
+        (
+            {"model_type": "mistral", "quantization_config": {"quant_method": "awq"}},
+            r"quantised already \(awq\).*give the original weights",
+        ),
+        (
+            {"model_type": "internvl_chat", "llm_config": {"quantization_config": {"bits": 4}}},
+            "quantised already",
+        ),
         ({"model_type": "internvl", "text_config": {"model_type": "gpt2"}}, "known: qwen2"),
     ],
 )

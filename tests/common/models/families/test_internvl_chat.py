@@ -22,6 +22,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "2.5-78b": ("qwen2", "qwen2", {"use_qk_norm": True, "norm_type": "rms_norm"}),
     "6b-without-bias": ("qwen2", "qwen2", {"use_qk_norm": True, "attention_bias": False}),
     "3.5-8b": ("qwen3", "qwen3", {}),
+    "3.5-30b-a3b": ("qwen3_moe", "qwen3_moe", {}),
+    "3.5-20b-a4b": ("gpt_oss", "gpt_oss", {}),
+    "2-4b": ("phi3", "phi3", {}),
 }
 
 
@@ -48,8 +51,14 @@ def answers(model: Model, image: Image.Image) -> list[Any]:
     return [pixels.tiles, visual.embeds.numpy(), seen.logits, said.logits]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("quantization", ["none", "int8", "int8-weight-only"])
+@pytest.mark.parametrize(
+    ("case", "quantization"),
+    [
+        *((case, "none") for case in CASES),
+        *((case, "int8") for case in ("2.5-8b", "2.5-78b", "3.5-30b-a3b")),
+        ("2.5-8b", "int8-weight-only"),
+    ],
+)
 def test_bits_are_those_of_the_native_format(case: str, quantization: str, tmp_path: Path) -> None:
     original, native, _ = save_both(tmp_path, case, shards=1 + len(case) % 3)
     image = Image.fromarray(np.random.default_rng(1).integers(0, 255, (48, 96, 3), dtype=np.uint8))
@@ -58,8 +67,10 @@ def test_bits_are_those_of_the_native_format(case: str, quantization: str, tmp_p
         model = load_model(str(folder), quantization=quantization, num_threads=1)
         assert model.image_token_id == token_id("<IMG_CONTEXT>")
         results.append(answers(model, image))
+    # Experts' weights lie elsewhere in memory, and their sums differ in the last bit.
+    rounding = 1e-5 if CASES[case][1] in ("qwen3_moe", "gpt_oss") else 0.0
     for got, want in zip(*results, strict=True):
-        assert np.array_equal(got, want)
+        assert np.abs(got - want).max() <= rounding * np.abs(want).max()
     assert np.abs(results[0][3]).max() > 1  # the comparison is not of zeros
 
 
@@ -101,6 +112,7 @@ def test_greedy_text_is_transformers_own(tmp_path: Path) -> None:
         ("internvl2_5", "<|im_start|>system\n你是书生·万象", "<|im_end|>\n<|im_start|>assistant\n"),
         ("internlm2-chat", "<|im_start|>system\n你是由上海", "<|im_end|><|im_start|>assistant\n"),
         ("Hermes-2", "<|im_start|>system\n你是由上海", "<|im_end|><|im_start|>assistant\n"),
+        ("phi3-chat", "<|system|>\n你是由上海", "<|end|><|assistant|>\n"),
     ],
 )
 def test_prompts_are_those_of_the_version(
@@ -110,9 +122,9 @@ def test_prompts_are_those_of_the_version(
     chat = load_text_side(str(original)).chat
     assert chat.picture is not None
     before, between, after = chat.picture
-    system_end = "<|im_end|>\n" if template == "internvl2_5" else "<|im_end|>"
+    user = end.replace("assistant", "user")
     assert before.startswith(start)
-    assert before.endswith(f"{system_end}<|im_start|>user\n<img>")
+    assert before.endswith(f"。{user}<img>")
     assert (between, after) == ("</img>\n", end)
     assert chat.text == (before.removesuffix("<img>"), end)
 
@@ -147,9 +159,9 @@ def test_pictures_are_cut_as_published(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"template": "phi3-chat"}, "chat template 'phi3-chat'; known: Hermes-2"),
+        ({"template": "vicuna"}, "chat template 'vicuna'; known: Hermes-2"),
         ({"ps_version": "v1"}, "older than InternVL2"),
-        ({"llm_config": {"model_type": "phi3"}}, "language model of type 'phi3'; known: qwen2"),
+        ({"llm_config": {"model_type": "falcon"}}, "language model of type 'falcon'; known: qwen2"),
         ({"use_thumbnail": False}, "without a thumbnail"),
         ({"vision_config": None}, "no vision_config"),
     ],
