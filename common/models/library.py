@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import ModelError
 from . import adapter
 from .checkpoint import Checkpoint, Eyes, Form
-from .tokenizer_files import read_json
+from .files.tokenizers import read_json
 
 
 def load_text(folder: Path, form: Form, vocab_size: int) -> Checkpoint:

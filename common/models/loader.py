@@ -14,11 +14,11 @@ from typing import Any
 from ..errors import InvalidRequest, ModelError
 from ..input.chat import chat_format
 from .families import family_of, read_config, template_of
+from .files.tokenizers import read_json, read_tokenizer
+from .files.weights import check_pointers, find_weights
 from .model import Model
 from .prompt import TextSide
 from .self_test import check_agreement
-from .tokenizer_files import read_json, read_tokenizer
-from .weight_files import check_pointers, find_weights
 from .zoo import DEVICES, DTYPES, QUANTIZATIONS, resolve
 
 logger = logging.getLogger(__name__)

@@ -12,6 +12,19 @@ from safetensors.torch import save_file
 from support.checkpoints import tokenizer
 from transformers import InternVLForConditionalGeneration
 
+#: The language model's type in the original configuration: our own decoder's, and options of the vision tower.
+VERSIONS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "2.5-1b": ("qwen2", "qwen2", {}),
+    "2.5-4b": ("qwen2", "qwen2", {}),
+    "2.5-8b": ("internlm2", "llama", {}),
+    "2.5-78b": ("qwen2", "qwen2", {"use_qk_norm": True, "norm_type": "rms_norm"}),
+    "6b-without-bias": ("qwen2", "qwen2", {"use_qk_norm": True, "attention_bias": False}),
+    "3.5-8b": ("qwen3", "qwen3", {}),
+    "3.5-30b-a3b": ("qwen3_moe", "qwen3_moe", {}),
+    "3.5-20b-a4b": ("gpt_oss", "gpt_oss", {}),
+    "2-4b": ("phi3", "phi3", {}),
+}
+
 #: Native names and the original ones.
 _NAMES = (
     (r"^model\.vision_tower\.encoder\.layer\.", "vision_model.encoder.layers."),

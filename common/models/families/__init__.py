@@ -54,7 +54,7 @@ FAMILIES = {
 }
 _RECURRENT = "its recurrent layers keep a state that cannot be set back"
 #: Families that people have and that are not run, with the reason.
-_REFUSED = {
+REFUSED = {
     "cohere2": "its layers do not agree with the library's own pass over our rows",
     "deepseek_v3": "its keys and values are compressed (multi-head latent attention)",
     "falcon_h1": _RECURRENT,
@@ -99,7 +99,7 @@ def template_of(family: Family, folder: Path, config: dict[str, Any]) -> str | N
 def family_of(folder: Path, config: dict[str, Any]) -> Family:
     """The family of a checkpoint. Raises ModelError for one that is not known or cannot be loaded."""
     model_type = config.get("model_type")
-    if reason := _REFUSED.get(str(model_type)):
+    if reason := REFUSED.get(str(model_type)):
         raise ModelError(f"{folder} is a {model_type} model, which is not run: {reason}")
     if model_type not in FAMILIES:
         raise ModelError(f"{folder} has model_type {model_type!r}; known: {', '.join(FAMILIES)}")

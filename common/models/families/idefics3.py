@@ -46,9 +46,9 @@ def _eyes(folder: Path, model: Any) -> Eyes:
     import torch
 
     from ..eyes import ProcessorEyes
+    from ..files.tokenizers import read_tokenizer
     from ..library import image_processor, tower_dtype
     from ..model import VisualTokens
-    from ..tokenizer_files import read_tokenizer
 
     config, inner = model.config, model.model
     embedding = model.get_input_embeddings()

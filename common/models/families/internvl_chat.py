@@ -124,7 +124,7 @@ def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> C
     from transformers import InternVLForConditionalGeneration
 
     from .. import adapter
-    from ..weight_files import find_weights, open_weights
+    from ..files.weights import find_weights, open_weights
 
     settings = tile_settings(config)
     native = native_config(config)

@@ -7,29 +7,16 @@ import pytest
 import torch
 from PIL import Image
 from support.checkpoints import internvl_config, save_internvl, token_id, tokenizer
-from support.original_internvl import save_original
+from support.original_internvl import VERSIONS, save_original
 
 from covspec.common.errors import ModelError
 from covspec.common.models.loader import load_model, load_text_side
 from covspec.common.models.model import Model, Step
 from covspec.common.models.prompt import build_prompt
 
-#: The language model's type in the original configuration: our own decoder's, and options of the vision tower.
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "2.5-1b": ("qwen2", "qwen2", {}),
-    "2.5-4b": ("qwen2", "qwen2", {}),
-    "2.5-8b": ("internlm2", "llama", {}),
-    "2.5-78b": ("qwen2", "qwen2", {"use_qk_norm": True, "norm_type": "rms_norm"}),
-    "6b-without-bias": ("qwen2", "qwen2", {"use_qk_norm": True, "attention_bias": False}),
-    "3.5-8b": ("qwen3", "qwen3", {}),
-    "3.5-30b-a3b": ("qwen3_moe", "qwen3_moe", {}),
-    "3.5-20b-a4b": ("gpt_oss", "gpt_oss", {}),
-    "2-4b": ("phi3", "phi3", {}),
-}
-
 
 def save_both(tmp_path: Path, case: str, **options: Any) -> tuple[Path, Path, Any]:
-    original_type, text_type, vision = CASES[case]
+    original_type, text_type, vision = VERSIONS[case]
     config: Any = internvl_config(text_type)
     config.tie_word_embeddings = case == "2.5-1b"
     for key, value in vision.items():
@@ -54,7 +41,7 @@ def answers(model: Model, image: Image.Image) -> list[Any]:
 @pytest.mark.parametrize(
     ("case", "quantization"),
     [
-        *((case, "none") for case in CASES),
+        *((case, "none") for case in VERSIONS),
         *((case, "int8") for case in ("2.5-8b", "2.5-78b", "3.5-30b-a3b")),
         ("2.5-8b", "int8-weight-only"),
     ],
@@ -68,7 +55,7 @@ def test_bits_are_those_of_the_native_format(case: str, quantization: str, tmp_p
         assert model.image_token_id == token_id("<IMG_CONTEXT>")
         results.append(answers(model, image))
     # Experts' weights lie elsewhere in memory, and their sums differ in the last bit.
-    rounding = 1e-5 if CASES[case][1] in ("qwen3_moe", "gpt_oss") else 0.0
+    rounding = 1e-5 if VERSIONS[case][1] in ("qwen3_moe", "gpt_oss") else 0.0
     for got, want in zip(*results, strict=True):
         assert np.abs(got - want).max() <= rounding * np.abs(want).max()
     assert np.abs(results[0][3]).max() > 1  # the comparison is not of zeros

@@ -11,7 +11,7 @@ from support.original_internvl import save_vocabulary
 from support.tokenizers import TEXTS
 
 from covspec.common.errors import ModelError
-from covspec.common.models.tokenizer_files import read_tokenizer
+from covspec.common.models.files.tokenizers import read_tokenizer
 
 CONTROL = {"<|im_start|>": 400, "<|im_end|>": 401, "<img>": 402, "<IMG_CONTEXT>": 403}
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import ModelError
+from ...errors import ModelError
 
 #: In the order in which Transformers looks for them.
 _SINGLE = ("model.safetensors", "pytorch_model.bin")

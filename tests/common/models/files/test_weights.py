@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import save_internvl
 
 from covspec.common.errors import ModelError
+from covspec.common.models.files.weights import find_weights, open_weights
 from covspec.common.models.loader import load_model, load_text_side
-from covspec.common.models.weight_files import find_weights, open_weights
 
 
 @pytest.fixture

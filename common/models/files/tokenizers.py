@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import ModelError
-from ..input.tokenizer import Tokenizer
+from ...errors import ModelError
+from ...input.tokenizer import Tokenizer
 
 #: Classes whose code is in the folder (it never runs), and the ones of Transformers' that read the same files.
 _SAME_FILES = {"InternLM2Tokenizer": "LlamaTokenizer", "InternLM2TokenizerFast": "LlamaTokenizer"}
