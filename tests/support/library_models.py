@@ -63,6 +63,23 @@ TEXT: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4": ("glm4", {"head_dim": 16}),
     "exaone4": ("exaone4", {"sliding_window": 24}),
     "starcoder2": ("starcoder2", {}),
+    "arcee": ("arcee", {}),
+    "cohere": ("cohere", {"logit_scale": 0.25}),
+    "cohere2": ("cohere2", {"sliding_window": 24}),
+    "ernie4_5": ("ernie4_5", {}),
+    "glm": ("glm", {"head_dim": 16}),
+    "granitemoe": ("granitemoe", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "helium": ("helium", {"head_dim": 16}),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", {"head_dim": 16}),
+    "internlm3": ("internlm3", {"head_dim": 16}),
+    "nemotron": ("nemotron", {}),
+    "olmo": ("olmo", {}),
+    "olmo3": ("olmo3", {"sliding_window": 24}),
+    "olmoe": ("olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
+    "phi": ("phi", {}),
+    "phimoe": ("phimoe", {"num_local_experts": 4}),
+    "seed_oss": ("seed_oss", {"head_dim": 16}),
+    "stablelm": ("stablelm", {}),
 }
 
 

@@ -20,21 +20,38 @@ if TYPE_CHECKING:  # a prompt needs a family's picture tokens, but no torch
 
 #: Language models whose layers stay Transformers' own.
 _TEXT = (
+    "arcee",
+    "cohere",
+    "cohere2",
+    "ernie4_5",
     "exaone4",
     "gemma",
     "gemma2",
     "gemma3_text",
+    "glm",
     "glm4",
     "gpt_oss",
     "granite",
+    "granitemoe",
+    "helium",
+    "hunyuan_v1_dense",
+    "internlm3",
     "ministral",
     "mistral",
     "mixtral",
+    "nemotron",
+    "olmo",
     "olmo2",
+    "olmo3",
+    "olmoe",
+    "phi",
     "phi3",
+    "phimoe",
     "qwen2_moe",
     "qwen3_moe",
+    "seed_oss",
     "smollm3",
+    "stablelm",
     "starcoder2",
 )
 #: `model_type` of config.json: the file of its family.
@@ -55,7 +72,6 @@ FAMILIES = {
 _RECURRENT = "its recurrent layers keep a state that cannot be set back"
 #: Families that people have and that are not run, with the reason.
 REFUSED = {
-    "cohere2": "its layers do not agree with the library's own pass over our rows",
     "deepseek_v3": "its keys and values are compressed (multi-head latent attention)",
     "falcon_h1": _RECURRENT,
     "gemma3n": "its layers share keys and values",
