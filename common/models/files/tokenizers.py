@@ -7,8 +7,12 @@ rebuilds the fast tokenizer from those, which takes seconds: saved once beside t
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+import tokenizers
 
 from ...errors import ModelError
 from ...input.tokenizer import Tokenizer
@@ -22,19 +26,13 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a model folder. Raises ModelError."""
     if (folder / "tokenizer.json").is_file() or not any((folder / f).is_file() for f in _OLDER):
         return Tokenizer.from_folder(folder)
+    named = str(read_json(folder, "tokenizer_config.json").get("tokenizer_class"))
     try:
-        return Tokenizer(_rebuilt(folder).backend_tokenizer)
-    except ImportError as error:
-        raise ModelError(
-            f"{folder} has no tokenizer.json, and making one of {_found(folder)} needs transformers and sentencepiece: "
-            f"pip install 'covspec[device]' ({error})"
-        ) from error
+        return Tokenizer(tokenizers.Tokenizer.from_str(_rebuilt(folder, _SAME_FILES.get(named))))
     except ModelError:
         raise
-    except Exception as error:  # the library raises ValueError, OSError, TypeError, ...
-        raise ModelError(
-            f"no tokenizer can be made of {folder}'s {_found(folder)} ({error}): save tokenizer.json there"
-        ) from error
+    except Exception as error:  # the library raises bare Exception
+        raise _no_tokenizer(folder, str(error)) from error
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
@@ -51,13 +49,36 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     return stored
 
 
-def _rebuilt(folder: Path) -> Any:
-    import transformers
+#: Prints the JSON of the fast tokenizer. SentencePiece's C++ code and gRPC's crash in one process, so it has its own.
+_PROGRAM = """
+import sys, transformers
+transformers.logging.set_verbosity_error()
+cls = getattr(transformers, sys.argv[2])
+made = cls.from_pretrained(sys.argv[1], local_files_only=True, trust_remote_code=False)
+sys.stdout.buffer.write(made.backend_tokenizer.to_str().encode())
+"""
+#: A vocabulary of 250,000 entries takes about 20 s on a slow machine.
+_MOST_S = 300
 
-    named = read_json(folder, "tokenizer_config.json").get("tokenizer_class")
-    own = _SAME_FILES.get(str(named))
-    cls = transformers.AutoTokenizer if own is None else getattr(transformers, own)
-    return cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+def _rebuilt(folder: Path, cls: str | None) -> str:
+    """What Transformers makes of a folder's older files, as JSON. Raises ModelError."""
+    command = [sys.executable, "-c", _PROGRAM, str(folder.absolute()), cls or "AutoTokenizer"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_MOST_S)
+    except subprocess.TimeoutExpired as error:
+        raise _no_tokenizer(folder, f"it takes longer than {_MOST_S} s") from error
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise _no_tokenizer(folder, lines[-1] if lines else f"exit code {done.returncode}")
+    return done.stdout.decode()
+
+
+def _no_tokenizer(folder: Path, reason: str) -> ModelError:
+    return ModelError(
+        f"no tokenizer can be made of {folder}'s {_found(folder)} ({reason}): save tokenizer.json there, or install "
+        "transformers and sentencepiece: pip install 'covspec[device]'"
+    )
 
 
 def _found(folder: Path) -> str:

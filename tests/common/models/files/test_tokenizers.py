@@ -4,11 +4,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sentencepiece import sentencepiece_model_pb2
 from support.original_internvl import save_vocabulary
 from support.tokenizers import TEXTS
+from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model_pb2
 
 from covspec.common.errors import ModelError
 from covspec.common.models.files.tokenizers import read_tokenizer
@@ -18,7 +19,7 @@ CONTROL = {"<|im_start|>": 400, "<|im_end|>": 401, "<img>": 402, "<IMG_CONTEXT>"
 
 def save_sentencepiece(folder: Path, tokenizer_class: str) -> None:
     """A small SentencePiece model, with control tokens as InternLM2's folders name them."""
-    proto = sentencepiece_model_pb2.ModelProto()
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.trainer_spec.model_type = proto.trainer_spec.BPE
     proto.trainer_spec.byte_fallback = True
     proto.normalizer_spec.name = "identity"
