@@ -49,7 +49,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     return stored
 
 
-#: Prints the JSON of the fast tokenizer. SentencePiece's C++ code and gRPC's crash in one process, so it has its own.
+#: Prints the JSON of the fast tokenizer. SentencePiece crashes together with protobuf, so it has a process of its own.
 _PROGRAM = """
 import sys, transformers
 transformers.logging.set_verbosity_error()
@@ -76,8 +76,8 @@ def _rebuilt(folder: Path, cls: str | None) -> str:
 
 def _no_tokenizer(folder: Path, reason: str) -> ModelError:
     return ModelError(
-        f"no tokenizer can be made of {folder}'s {_found(folder)} ({reason}): save tokenizer.json there, or install "
-        "transformers and sentencepiece: pip install 'covspec[device]'"
+        f"no tokenizer can be made of {folder}'s {_found(folder)} ({reason}): save the fast tokenizer there once, where "
+        "transformers and sentencepiece are installed: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
     )
 
 

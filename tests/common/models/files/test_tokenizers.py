@@ -3,6 +3,7 @@ import string
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ def sentencepiece_ids(folder: Path, texts: Sequence[str]) -> list[list[int]]:
     return ids
 
 
+@pytest.mark.skipif(find_spec("sentencepiece") is None, reason="SentencePiece is not installed")
 @pytest.mark.parametrize("tokenizer_class", ["InternLM2Tokenizer", "LlamaTokenizer"])
 def test_tokenizer_model(tokenizer_class: str, tmp_path: Path) -> None:
     save_sentencepiece(tmp_path, tokenizer_class)
