@@ -11,7 +11,8 @@ from covspec.common.models.families import FAMILIES, REFUSED
 HEAD = """# Models
 
 A model is a folder as it is published: `config.json`, weights in one file or in shards (safetensors, or `.bin` files,
-which are read as weights only), a tokenizer (`tokenizer.json`, `tokenizer.model` where sentencepiece is installed, or a vocabulary with merges) and a
+which are read as weights only), a tokenizer (`tokenizer.json`, `tokenizer.model` where
+sentencepiece is installed, or a vocabulary with merges) and a
 chat template in any of the usual places. Code in a folder never runs. Whether every file is whole is checked from the
 headers before anything is loaded; the error names the file and the remedy. Weights that are quantised already (AWQ,
 GPTQ, compressed-tensors, bitsandbytes) are refused: give the original ones, which `--quantization` makes smaller.

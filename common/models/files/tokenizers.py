@@ -76,7 +76,7 @@ def _rebuilt(folder: Path, cls: str | None) -> str:
 
 def _no_tokenizer(folder: Path, reason: str) -> ModelError:
     return ModelError(
-        f"no tokenizer can be made of {folder}'s {_found(folder)} ({reason}): save the fast tokenizer there once, where "
+        f"no tokenizer can be made of {folder}'s {_found(folder)} ({reason}): save the fast tokenizer there, where "
         "transformers and sentencepiece are installed: AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
     )
 
