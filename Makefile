@@ -54,8 +54,9 @@ fmt: $(STAMP) ## Format the source and repair what ruff can
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
 
-docs: $(STAMP) ## Write docs/commands.md from the flags of the commands
+docs: $(STAMP) ## Write docs/commands.md from the flags of the commands, docs/models.md from the tests' tables
 	@PYTHONPATH=tests $(BIN)/python -m support.commands_page > docs/commands.md
+	@PYTHONPATH=tests $(BIN)/python -m support.models_page > docs/models.md
 
 protos: $(STAMP) ## Generate the stubs beside the .proto files
 	@$(call protoc,build/stubs)

@@ -22,7 +22,9 @@ class Reader:
         pixels = model.prepare_image(image)
         self.num_visual = pixels.num_visual_tokens
         model.allocate(1, len(ids) + self.num_visual + max_new_tokens)
-        visual = model.join([model.encode_tiles(tile[None]) for tile in pixels.tiles])
+        visual = model.join(
+            [model.encode_tiles(pixels.tiles[i : i + 1]) for i in range(len(pixels.tiles))]
+        )
         behind = image_position + self.num_visual
         for step in (
             Step(0, 0, ids[:image_position]),

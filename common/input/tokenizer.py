@@ -38,9 +38,9 @@ class Tokenizer:
         added = {int(t["id"]): str(t["content"]) for t in spec["added_tokens"]}
         unknown = spec["model"].get("unk_token")
         self._added_ids = frozenset(i for i, token in added.items() if token != unknown)
-        self._user = tokenizers.Tokenizer.from_str(
-            json.dumps(_without_added(spec, set(added.values()) - {unknown}))
-        )
+        plain = _without_added(spec, set(added.values()) - {unknown})
+        self._user = tokenizers.Tokenizer.from_str(json.dumps(_inside_a_text(plain)))
+        self._first = tokenizers.Tokenizer.from_str(json.dumps(plain))
         table = self._control.get_vocab(with_added_tokens=True)
         #: Ids that exist are 0 ... size - 1, added tokens included.
         self.size: int = max(table.values(), default=-1) + 1
@@ -62,9 +62,13 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise ModelError(f"{file} cannot be read: {error}") from error
 
-    def encode_user(self, text: str) -> list[int]:
-        """Encodes what a user typed; the result never holds the id of an added token."""
-        return [i for i in _encode(self._user, text) if i not in self._added_ids]
+    def encode_user(self, text: str, *, first: bool = False) -> list[int]:
+        """Encodes what a user typed; the result never holds the id of an added token.
+
+        first: nothing stands before it. SentencePiece puts a space before the first word of a text, and only there.
+        """
+        backend = self._first if first else self._user
+        return [i for i in _encode(backend, text) if i not in self._added_ids]
 
     def locate_user(self, text: str) -> list[tuple[int, int, int]]:
         """The ids of `encode_user`, each with the characters (begin, end) of the text that it stands for."""
@@ -151,6 +155,23 @@ def _without_added(spec: dict[str, Any], tokens: set[str]) -> dict[str, Any]:
         made = {"".join(pair) for pair in merges}
         model["vocab"] = {t: i for t, i in vocab.items() if t not in tokens or t in made}
     return {**spec, "model": model, "added_tokens": [], "post_processor": None}
+
+
+def _inside_a_text(spec: dict[str, Any]) -> dict[str, Any]:
+    """The tokenizer without the space that SentencePiece's kind puts before a text."""
+    inside = dict(spec)
+    for part, steps in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
+        stored = spec.get(part)
+        if not stored:
+            continue
+        chain = stored[steps] if stored["type"] == "Sequence" else [stored]
+        kept = [
+            {**step, "prepend_scheme": "never"} if step["type"] == "Metaspace" else step
+            for step in chain
+            if step["type"] != "Prepend"
+        ]
+        inside[part] = {"type": "Sequence", steps: kept} if kept else None
+    return inside
 
 
 def _fingerprint(table: dict[str, int], merges: Sequence[Any]) -> bytes:

@@ -7,6 +7,7 @@ weights move into our decoder. Code from a checkpoint never runs.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,14 +15,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig
+from transformers import AutoConfig, BitsAndBytesConfig, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from ..errors import ModelError
-from .checkpoint import Form, Fuse
-from .decoder import DecoderWeights, LayerWeights, Norm
+from .checkpoint import Form, Fuse, Reference
+from .decoder import Decoder, DecoderWeights, LayerWeights, Norm
+from .hooks import LibraryDecoder
 from .int8 import check_quantised, is_quantisable
 from .projection import Modules, Packed, Projection, dense, joined
+
+#: Tokens that are read by both forward passes when a model is loaded.
+REFERENCE_TOKENS = 32
 
 
 def load_pretrained(
@@ -31,17 +36,24 @@ def load_pretrained(
     return _load(cls, folder, form, floating_parts, local_files_only=True)
 
 
-def load_weights(
+def load_state(
     cls: Any,
+    config: Any,
+    state: dict[str, Tensor],
     source: Path,
-    config: dict[str, Any],
-    weights: dict[str, Tensor],
     form: Form,
     floating_parts: tuple[str, ...],
 ) -> nn.Module:
-    """The same for weights that were read already. source: what messages name."""
-    known = cls.config_class.from_dict(config)
-    return _load(cls, source, form, floating_parts, config=known, state_dict=weights)
+    """The same for weights under the names of the class, wherever they come from.
+
+    config: of the class, or what its config.json would say. source: what messages name.
+    """
+    known = cls.config_class.from_dict(config) if isinstance(config, dict) else config
+    model: Any = _load(cls, source, form, floating_parts, config=known, state_dict=state)
+    if (source / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(source, local_files_only=True)
+    loaded: nn.Module = model
+    return loaded
 
 
 def _load(
@@ -96,7 +108,7 @@ def quantised_names(linears: dict[str, bool], form: Form) -> list[str]:
     return check_quantised(chosen, linears)
 
 
-def take_decoder(text: Any, lm_head: Any, form: Form, vocab_size: int) -> DecoderWeights:
+def take_decoder(text: Any, lm_head: Any, form: Form, vocab_size: int) -> Decoder:
     """Moves a language model's weights into our decoder and leaves empty modules behind.
 
     text: layers of Qwen2's kind. vocab_size: ids that the tokenizer has. The head is never quantised.
@@ -119,17 +131,57 @@ def take_decoder(text: Any, lm_head: Any, form: Form, vocab_size: int) -> Decode
     head = form.floating(lm_head.weight.detach()[:vocab_size], lm_head.bias)
     cos, sin = _rotary_tables(text, int(config.max_position_embeddings))
     text.embed_tokens = nn.Identity()
-    return DecoderWeights(
-        embedding=embedding,
-        layers=layers,
-        norm=_norm(text.norm),
-        head=head,
-        cos=cos,
-        sin=sin,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=cos.shape[-1],
+    return Decoder(
+        DecoderWeights(
+            embedding=embedding,
+            layers=layers,
+            norm=_norm(text.norm),
+            head=head,
+            cos=cos,
+            sin=sin,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=cos.shape[-1],
+        )
     )
+
+
+@torch.inference_mode()
+def plain_logits(model: Any, vocab_size: int) -> Reference:
+    """What Transformers' own forward pass says to some ids, before the weights are taken from it."""
+    special = getattr(model.config, "image_token_id", None)
+    ids = [i for n in range(2 * REFERENCE_TOKENS) if (i := (n * 7919 + 11) % vocab_size) != special]
+    ids = ids[:REFERENCE_TOKENS]
+    where = model.get_input_embeddings().weight.device
+    logits = model(input_ids=torch.tensor([ids], device=where), use_cache=False).logits[0]
+    return Reference(tuple(ids), logits[:, :vocab_size].float().cpu().numpy())
+
+
+def load_library(cls: Any, folder: Path, form: Form) -> nn.Module:
+    """Loads a model whose decoder stays Transformers'. cls: one of its `Auto` classes."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    floating: tuple[str, ...] = ()
+    if form.quantization == "int8":
+        with torch.device("meta"):
+            names = linear_names(cls.from_config(config))
+        floating = tuple(f"{re.escape(name)}$" for name in names if not is_quantisable(name))
+    return load_pretrained(cls, folder, form, floating)
+
+
+def take_library(model: Any, form: Form, vocab_size: int) -> LibraryDecoder:
+    """The model's decoder over our rows, with our products in its layers."""
+    body = model.get_decoder()
+    if form.quantised is not None:
+        for name, module in list(body.named_modules()):
+            if type(module) is nn.Linear and is_quantisable(name):
+                parent, _, child = name.rpartition(".")
+                faster = _ProjectionLinear(form.quantised(module.weight.detach(), module.bias))
+                setattr(body.get_submodule(parent), child, faster)
+    decoder = LibraryDecoder(model, form, vocab_size)
+    model.set_output_embeddings(
+        nn.Identity()
+    )  # frees the head, of which the decoder has its own form
+    return decoder
 
 
 def speed_up(*parts: nn.Module) -> None:
@@ -139,18 +191,18 @@ def speed_up(*parts: nn.Module) -> None:
             if type(child) is nn.Linear:
                 faster = dense(child.weight, child.bias)
                 if isinstance(faster, Packed):
-                    setattr(module, name, _PackedLinear(faster))
+                    setattr(module, name, _ProjectionLinear(faster))
 
 
-class _PackedLinear(nn.Module):
+class _ProjectionLinear(nn.Module):
     """A linear layer of Transformers' with a product of ours."""
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, projection: Projection) -> None:
         super().__init__()
-        self._packed = packed
+        self._projection = projection
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self._packed(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        y: Tensor = self._projection(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
         return y
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .checkpoint import Deep, RowShape
 from .projection import Projection
 from .ragged import KVRows, Pack, attend
 
@@ -76,7 +77,7 @@ class DecoderWeights:
 
 
 class Decoder:
-    """Runs packs of tokens through the layers."""
+    """Runs packs of tokens through the layers; satisfies `checkpoint.TokenDecoder`."""
 
     def __init__(self, weights: DecoderWeights) -> None:
         self.weights = weights
@@ -85,18 +86,27 @@ class Decoder:
         sin = torch.cat([-weights.sin[:, :half], weights.sin[:, half:]], dim=1)
         # [positions, 2, 1, head_dim]: one look-up a token, broadcast over heads.
         self._rotary = torch.stack([weights.cos, sin], dim=1)[:, :, None]
-
-    @property
-    def max_positions(self) -> int:
-        """Positions that the rotary tables hold."""
-        return self.weights.cos.shape[0]
+        self.max_positions = weights.cos.shape[0]
+        self.shape = RowShape(
+            len(weights.layers),
+            weights.kv_heads,
+            weights.heads // weights.kv_heads,
+            weights.head_dim,
+        )
+        self.dtype, self.device = weights.embedding.dtype, weights.embedding.device
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Input embeddings, [T, hidden]."""
         return functional.embedding(token_ids, self.weights.embedding)
 
     def run(
-        self, hidden: Tensor, positions: Tensor, pack: Pack, rows: KVRows, activity_layers: int = 0
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        pack: Pack,
+        rows: KVRows,
+        activity_layers: int = 0,
+        deep: Deep | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Layers 1 ... L without the last norm.
 
@@ -105,6 +115,7 @@ class Decoder:
 
             a_i = 1/K sum_(l = L-K+1 ... L) || h_i^l - h_i^(l-1) ||_2   C(11)
         """
+        assert deep is None, "the library's layers take deepstack features"
         w = self.weights
         cos, sin = self._rotary.index_select(0, positions).unbind(1)
         views = [rows.views(group) for group in pack.groups]

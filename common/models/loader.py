@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import re
 from collections.abc import Iterator
@@ -14,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidRequest, ModelError
-from ..input.chat import chat_format, read_template
-from ..input.tokenizer import Tokenizer
-from .families import family_of, read_config
+from ..input.chat import chat_format
+from .families import family_of, read_config, template_of
 from .families.distilled import MODEL_TYPE
+from .files.tokenizers import read_json, read_tokenizer
+from .files.weights import check_pointers, find_weights
 from .gguf_file import SUFFIX
 from .gguf_model import text_side as gguf_text_side
 from .model import Model
 from .ngram import PREFIX, NgramModel
 from .prompt import TextSide
+from .self_test import check_agreement
 from .zoo import DEVICES, DTYPES, QUANTIZATIONS, resolve
 
 logger = logging.getLogger(__name__)
@@ -75,9 +76,13 @@ def load_model(
             f"{spec} needs torch and transformers: pip install 'covspec[device]', or 'covspec[edge]' at the edge "
             f"({error})"
         ) from error
+    if folder.is_dir():
+        check_pointers(folder)
     config = read_config(folder)
     family = family_of(folder, config)
     text = _text_side(folder, spec, config)
+    if folder.is_dir():
+        find_weights(folder)
     form = Form.of(quantization, dtype, device, independent_rows)
     if num_threads is not None:
         torch.set_num_threads(num_threads)
@@ -90,7 +95,10 @@ def load_model(
         checkpoint.num_linears,
         ", ".join(checkpoint.quantised) or "none",
     )
-    return VisionLanguageModel(text, checkpoint, form)
+    model = VisionLanguageModel(text, checkpoint, form)
+    if checkpoint.reference is not None:
+        check_agreement(model, checkpoint.reference)
+    return model
 
 
 def load_draft_model(spec: str, *, device: str = "cpu", num_threads: int | None = None) -> Model:
@@ -120,35 +128,52 @@ def load_text_side(spec: str, *, allow_download: bool = False) -> TextSide:
             table.max_model_len,
         )
     folder = resolve(spec, allow_download=allow_download)
+    if folder.is_dir():
+        check_pointers(folder)
     return _text_side(folder, spec, read_config(folder))
 
 
 def _text_side(folder: Path, name: str, config: dict[str, Any]) -> TextSide:
     """Reads the tokenizer's files, or what a GGUF file says of it. Raises ModelError."""
-    picture = family_of(folder, config).PICTURE
+    family = family_of(folder, config)
     if folder.suffix == SUFFIX:
         return gguf_text_side(folder, name)
     if config["model_type"] == MODEL_TYPE:
         return replace(load_text_side(config["target"]), name=name)
-    image_token_id = config.get("image_token_id")
-    try:
-        max_model_len = int((config.get("text_config") or config)["max_position_embeddings"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder}/config.json cannot be read: {error!r}") from error
-    tokenizer = Tokenizer.from_folder(folder)
-    stored = _tokenizer_config(folder)
+    picture = family.PICTURE
+    tokenizer = read_tokenizer(folder)
+    stored = read_json(folder, "tokenizer_config.json")
     texts = {
         key: _token_text(stored.get(key)) or "" for key in ("bos_token", "eos_token", "pad_token")
     }
+    image_token_id = config.get("image_token_id", config.get("image_token_index"))
+    if image_token_id is None and picture is not None:
+        image_token_id = tokenizer.token_id(picture.image)
     stops = {tokenizer.token_id(text) for text in (texts["eos_token"], *_TURN_ENDS) if text}
     return TextSide(
         name,
         tokenizer,
-        chat_format(read_template(folder), picture, texts),
+        chat_format(template_of(family, folder, config), picture, texts),
         frozenset(id for id in stops if id is not None),
         None if image_token_id is None else int(image_token_id),
-        max_model_len,
+        _max_positions(folder, config),
     )
+
+
+def _max_positions(folder: Path, config: dict[str, Any]) -> int:
+    """Positions that a configuration names; the library's default where it names none."""
+    text = config.get("text_config") or config.get("llm_config") or config
+    try:
+        if "max_position_embeddings" not in text:
+            from transformers import AutoConfig
+
+            known = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+            return int(known.get_text_config().max_position_embeddings)
+        return int(text["max_position_embeddings"])
+    except Exception as error:  # the library raises KeyError, ValueError, OSError, ...
+        raise ModelError(f"{folder}/config.json cannot be read: {error!r}") from error
 
 
 @contextmanager
@@ -177,14 +202,6 @@ def _check_transformers() -> None:
             f"transformers {version} is installed; covspec works with {low[0]}.{low[1]} up to, "
             f"but not including, {high[0]}.{high[1]}"
         )
-
-
-def _tokenizer_config(folder: Path) -> dict[str, Any]:
-    file = folder / "tokenizer_config.json"
-    if not file.is_file():
-        return {}
-    stored: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return stored
 
 
 def _token_text(value: Any) -> str | None:

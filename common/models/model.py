@@ -24,26 +24,44 @@ FloatRows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class VisualTokens:
-    """A picture as the language model sees it. `embeds` is [N, hidden], a torch tensor in torch models."""
+    """A picture as the language model sees it. `embeds` is [N, hidden], a torch tensor in torch models.
+
+    deep: [layers, N, hidden], features that are added behind the first layers, where the model has such.
+    grid_positions: [3, tokens of the whole picture], their time, row and column where rotary positions have these.
+    places: which tokens of the whole picture these are; all when None. two_way: they attend to one another in both
+    directions, so that they must go in together.
+    """
 
     embeds: Any
     num_tokens: int
+    deep: Any = None
+    grid_positions: Any = None
+    places: Sequence[int] | None = None
+    two_way: bool = False
 
     def select(self, kept: Sequence[int]) -> VisualTokens:
         """Keeps the visual tokens at these indices, in the given order."""
         index = list(kept)
-        return VisualTokens(self.embeds[index], len(index))
+        return VisualTokens(
+            self.embeds[index],
+            len(index),
+            None if self.deep is None else self.deep[:, index],
+            self.grid_positions,
+            index if self.places is None else [self.places[i] for i in index],
+            self.two_way,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """A picture cut into tiles, ready for the vision tower: float32 [tiles, 3, height, width], normalised.
+    """A picture ready for the vision tower, in portions that may be encoded one after the other.
 
-    Known before anything is computed, so that what can never fit is refused first. grid: columns and rows of tiles;
-    behind more than one comes a thumbnail of the whole picture.
+    tiles: float32 [tiles, 3, height, width], normalised; or a list of what a library's processor made of it. The number
+    of visual tokens is known before anything is computed, so that what can never fit is refused first. grid: columns
+    and rows of tiles; behind more than one comes a thumbnail of the whole picture.
     """
 
-    tiles: NDArray[np.float32]
+    tiles: Any
     num_visual_tokens: int
     grid: tuple[int, int] = (1, 1)
 
@@ -109,8 +127,8 @@ class Model(Protocol):
     def prepare_image(self, image: Any) -> Pixels:
         """Cuts a PIL picture that `image.load_image` returned into tiles. Any thread may call this."""
 
-    def encode_tiles(self, tiles: NDArray[np.float32]) -> VisualTokens:
-        """Runs the vision tower and the projector on some tiles, [n, 3, height, width]."""
+    def encode_tiles(self, tiles: Any) -> VisualTokens:
+        """Runs the vision tower and the projector on some of `Pixels.tiles`."""
 
     def join(self, parts: Sequence[VisualTokens]) -> VisualTokens:
         """The visual tokens of all parts, in order."""

@@ -51,11 +51,12 @@ def build_prompt(
     tokenizer, chat = model.tokenizer, model.chat
     # Megabytes of text take seconds to encode: the front of it may settle the matter.
     front = query[: limit * _FRONT]
-    user = tokenizer.encode_user(front)
+    first = not (has_image or chat.text[0])
+    user = tokenizer.encode_user(front, first=first)
     if len(front) < len(query):
         if len(user) >= limit:
             raise _too_long(f"{len(query)} characters", f"more than {len(user)} tokens", limit)
-        user = tokenizer.encode_user(query)
+        user = tokenizer.encode_user(query, first=first)
     if not has_image:
         before, after = (tokenizer.encode_control(text) for text in chat.text)
         prompt = Prompt((*before, *user, *after))

@@ -10,7 +10,7 @@ a multiple of the vector width.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -29,11 +29,12 @@ LONG_STEP = 32
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens that a row appends: entries start ... start + length - 1."""
+    """Tokens that a row appends: entries start ... start + length - 1. two_way: they see one another."""
 
     row: int
     start: int
     length: int
+    two_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Group:
     that slice, Q a row, short rows padded; None when the slice is as wanted. results: [tokens] index
     into the padded queries. folded: query heads that share a key head lie side by side in the
     query dimension. mask: [R, 1, Q or Q * sharing heads, entries], 0 where visible, else -inf.
+    last: [R * (Q or Q * sharing heads)] each query's own entry.
     """
 
     first_row: int
@@ -53,6 +55,7 @@ class Group:
     results: Tensor | None
     folded: bool
     mask: Tensor
+    last: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,10 @@ class KVRows:
         ]
         index = torch.tensor(windows, device=self._device)
         mask = self._shade.unfold(0, entries, 1).index_select(0, index)
+        mask = mask.view(len(spans), 1, -1, entries)
+        for row, span in enumerate(spans):
+            if span.two_way:
+                mask[row, :, :, span.start : span.start + span.length] = 0
         queries = results = None
         if any(length != width for length in lengths):
             starts = [sum(lengths[:i]) for i in range(len(lengths))]
@@ -198,7 +205,8 @@ class KVRows:
             queries,
             results,
             folded,
-            mask.view(len(spans), 1, -1, entries),
+            mask,
+            self.row_len - 1 - index,
         )
 
 
@@ -216,24 +224,32 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 _ALIGNED_BYTES = 64
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group) -> Tensor:
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    group: Group,
+    attention: Callable[..., Tensor] | None = None,
+) -> Tensor:
     """Attention of one group.
 
     query: [tokens, heads, head_dim], heads ordered [heads_per_key, kv_heads]; keys, values:
-    [R, kv_heads, entries, head_dim]. Returns [tokens, heads * head_dim] in the same order of heads.
+    [R, kv_heads, entries, head_dim]. attention: of (query, keys, values, mask), in place of the plain kind. Returns
+    [tokens, heads * head_dim] in the same order of heads.
     """
+    attention = attention or _attention
     if group.queries is not None:
         query = query.index_select(0, group.queries)
     num_queries, heads, head_dim = query.shape
     kv_heads = keys.shape[1]
     if group.folded:
         rows = query.reshape(group.num_rows, -1, kv_heads, head_dim).transpose(1, 2)
-        out = _attention(rows, keys, values, group.mask)
+        out = attention(rows, keys, values, group.mask)
         flat = out.transpose(1, 2).reshape(num_queries, heads * head_dim)
     else:
         by_key = query.unflatten(1, (-1, kv_heads)).transpose(1, 2).flatten(1, 2)
         rows = by_key.unflatten(0, (group.num_rows, -1)).transpose(1, 2)
-        out = _attention(rows, keys, values, group.mask)
+        out = attention(rows, keys, values, group.mask)
         by_key = out.transpose(1, 2).unflatten(2, (kv_heads, -1))
         flat = by_key.transpose(2, 3).reshape(num_queries, heads * head_dim)
     return flat if group.results is None else flat.index_select(0, group.results)

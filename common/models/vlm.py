@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +13,32 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import InvalidRequest
-from ..input.tiles import cut_tiles, tile_grid
-from .checkpoint import Checkpoint, Form
-from .decoder import Decoder
+from .checkpoint import Checkpoint, Deep, Form
 from .model import Pixels, Step, StepResult, VisualTokens
 from .projection import fewest_rows
 from .prompt import TextSide
 from .ragged import KVRows, Span
+
+
+@dataclass(frozen=True, slots=True)
+class PositionMap:
+    """Rotary positions of a row with a picture whose tokens have a time, a row and a column.
+
+    begin: offset of the picture's first token. grid: [3, tokens of the picture], counted from there. A picture takes as
+    many positions as its longest side; text goes on behind them (multimodal rotary positions of Qwen2-VL).
+    """
+
+    begin: int
+    grid: Tensor
+
+    def __call__(self, offsets: Tensor) -> Tensor:
+        """Positions, [3, T], of tokens at these offsets into prompt and answer, [T]."""
+        size = self.grid.shape[1]
+        inside = (offsets >= self.begin) & (offsets < self.begin + size)
+        shift = int(self.grid.max()) + 1 - size
+        text = torch.where(offsets < self.begin, offsets, offsets + shift)
+        visual = self.grid[:, (offsets - self.begin).clamp(0, size - 1)] + self.begin
+        return torch.where(inside, visual, text)
 
 
 class VisionLanguageModel:
@@ -30,54 +51,57 @@ class VisionLanguageModel:
         self.vocab_size = text.tokenizer.size
         stops = text.stop_ids | checkpoint.stop_ids
         self.stop_ids = frozenset(id for id in stops if 0 <= id < self.vocab_size)
-        self.image_token_id = None if checkpoint.vision is None else text.image_token_id
+        self.image_token_id = None if checkpoint.eyes is None else text.image_token_id
         self.quantization = form.quantization
-        self._decoder = Decoder(checkpoint.decoder)
-        self.max_model_len = self._decoder.max_positions
-        weights = checkpoint.decoder
-        entry = len(weights.layers) * 2 * weights.kv_heads * weights.head_dim
-        self.kv_bytes_per_token = entry * weights.embedding.element_size()
-        self._vision = checkpoint.vision
-        self._dtype = weights.embedding.dtype
-        self._device = weights.embedding.device
+        self._decoder = checkpoint.decoder
+        self.max_model_len = min(text.max_model_len, self._decoder.max_positions)
+        shape = self._decoder.shape
+        entry = shape.num_layers * 2 * shape.kv_heads * shape.head_dim
+        self.kv_bytes_per_token = entry * self._decoder.dtype.itemsize
+        self._eyes = checkpoint.eyes
+        self._dtype = self._decoder.dtype
+        #: Name of the floating-point format.
+        self.dtype = str(self._dtype).removeprefix("torch.")
+        self._device = self._decoder.device
         padded = form.independent_rows and self._device.type == "cpu"
         self._fewest_rows = (fewest_rows() or 2) if padded else 1
         self._rows: KVRows | None = None
+        self._maps: dict[int, PositionMap] = {}
 
     def allocate(self, num_rows: int, row_len: int) -> None:
         """Takes the KV memory of num_rows rows of row_len tokens (rounded up to 16)."""
-        w = self._decoder.weights
+        shape = self._decoder.shape
+        self._maps = {}
         self._rows = KVRows(
-            len(w.layers),
+            shape.num_layers,
             num_rows,
             row_len,
-            w.kv_heads,
-            w.heads // w.kv_heads,
-            w.head_dim,
+            shape.kv_heads,
+            shape.heads_per_key,
+            shape.head_dim,
             self._dtype,
             self._device,
         )
 
+    def release(self) -> None:
+        """Gives the KV memory back; `allocate` comes before the next forward."""
+        self._rows = None
+
     def prepare_image(self, image: Image.Image) -> Pixels:
-        if self._vision is None:
+        if self._eyes is None:
             raise InvalidRequest(f"{self.name} reads text only; ask without a picture")
-        tiles = cut_tiles(image, self._vision.settings)
-        grid = tile_grid(*image.size, self._vision.settings)
-        return Pixels(tiles, len(tiles) * self._vision.tokens_per_tile, grid)
+        return self._eyes.prepare(image)
 
     @torch.inference_mode()
-    def encode_tiles(self, tiles: NDArray[np.float32]) -> VisualTokens:
-        """Runs vision tower and projector. On the CPU tile by tile: as fast, and whoever cuts the
-        work into portions gets the same numbers."""
-        assert self._vision is not None, "a model without eyes"
-        pixels = torch.from_numpy(tiles).to(self._device, self._dtype)
-        portions = pixels.split(1) if self._device.type == "cpu" else [pixels]
-        parts = [self._vision.encode(portion).flatten(0, 1) for portion in portions]
-        embeds = torch.cat(parts).to(self._dtype)
-        return VisualTokens(embeds, len(embeds))
+    def encode_tiles(self, tiles: Any) -> VisualTokens:
+        """Runs vision tower and projector."""
+        assert self._eyes is not None, "a model without eyes"
+        return self._eyes.encode(tiles)
 
     def join(self, parts: Sequence[VisualTokens]) -> VisualTokens:
         """The visual tokens of all parts, in order."""
+        if len(parts) == 1:
+            return parts[0]
         embeds = torch.cat([part.embeds for part in parts])
         return VisualTokens(embeds, len(embeds))
 
@@ -91,6 +115,10 @@ class VisionLanguageModel:
         """Copies entries of one row to the same places of another."""
         assert self._rows is not None, "allocate() comes before copy_row()"
         self._rows.copy(source, target, start, stop)
+        if source in self._maps:
+            self._maps[target] = self._maps[source]
+        elif start == 0:
+            self._maps.pop(target, None)
 
     @torch.inference_mode()
     def forward(self, steps: Sequence[Step], activity_layers: int = 0) -> list[StepResult]:
@@ -98,7 +126,15 @@ class VisionLanguageModel:
         assert self._rows is not None, "allocate() comes before forward()"
         order = sorted(range(len(steps)), key=lambda i: steps[i].row)
         packed = [steps[i] for i in order]
-        spans = [Span(step.row, step.start, step.num_tokens) for step in packed]
+        spans = [
+            Span(
+                step.row,
+                step.start,
+                step.num_tokens,
+                step.visual is not None and step.visual.two_way,
+            )
+            for step in packed
+        ]
         # Few tokens would take other kernels than the same tokens in company.
         num_tokens = sum(span.length for span in spans)
         alone = self._rows.step_width(num_tokens) if len(spans) == 1 else num_tokens
@@ -110,6 +146,7 @@ class VisionLanguageModel:
             pack,
             self._rows,
             activity_layers,
+            self._deep(packed, padding),
         )
         logits = self._logits(hidden, packed)
         scores = None if activity is None else activity.float().cpu().numpy()
@@ -139,6 +176,7 @@ class VisionLanguageModel:
         return torch.cat([hidden, hidden[-1:].expand(padding, -1)]) if padding else hidden
 
     def _positions(self, steps: Sequence[Step], padding: int) -> Tensor:
+        """[T], or [3, T] where a picture's positions have three dimensions."""
         positions: list[int] = []
         for step in steps:
             if step.positions is None:
@@ -148,7 +186,37 @@ class VisionLanguageModel:
         if max(positions, default=0) >= self.max_model_len:
             raise ValueError(f"position {max(positions)} is past {self.name}'s context")
         positions.extend(positions[-1:] * padding)
-        return torch.tensor(positions, device=self._device)
+        flat = torch.tensor(positions, device=self._device)
+        for step in steps:
+            self._note_picture(step)
+        if not any(step.row in self._maps for step in steps):
+            return flat
+        mapped = []
+        sizes = [step.num_tokens for step in steps]
+        sizes[-1] += padding
+        for step, part in zip(steps, flat.split(sizes), strict=True):
+            own = self._maps.get(step.row)
+            mapped.append(part.expand(3, -1) if own is None else own(part))
+        return torch.cat(mapped, dim=1)
+
+    def _note_picture(self, step: Step) -> None:
+        """Remembers where a row's picture begins, for positions of three dimensions."""
+        if step.start == 0:
+            self._maps.pop(step.row, None)
+        visual = step.visual
+        if visual is not None and visual.grid_positions is not None:
+            first = step.start if step.positions is None else int(step.positions[0])
+            begin = first - (visual.places[0] if visual.places else 0)
+            self._maps[step.row] = PositionMap(begin, visual.grid_positions)
+
+    def _deep(self, steps: Sequence[Step], padding: int) -> Deep | None:
+        """The deepstack features of the pack's visual tokens; None without any."""
+        if not any(step.visual is not None and step.visual.deep is not None for step in steps):
+            return None
+        places = [step.visual is not None for step in steps for _ in range(step.num_tokens)]
+        features = [step.visual.deep for step in steps if step.visual is not None]
+        flags = torch.tensor(places + [False] * padding, device=self._device)
+        return Deep(flags, torch.cat(features, dim=1))
 
     def _logits(self, hidden: Tensor, steps: Sequence[Step]) -> NDArray[np.float32]:
         """The wanted rows of all steps, one after the other."""

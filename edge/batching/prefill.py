@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,14 @@ class Prefill:
     """The job of bringing a session's prompt into its row.
 
     parts: what is left for the language model, in order: text ids and visual tokens.
-    tiles: what is left for the vision tower, float32 [tiles, 3, height, width]; None when it has seen all.
+    tiles: what is left of `Pixels.tiles` for the vision tower; None when it has seen all.
     visual_index: where among the parts the visual tokens go in.
     seconds: work on this prompt so far: the picture, and the forward passes that it had a part in.
     """
 
     session: Session
     parts: list[Sequence[int] | VisualTokens]
-    tiles: NDArray[np.float32] | None = None
+    tiles: Any = None
     visual_index: int = 0
     visual: list[VisualTokens] = field(default_factory=list)
     activity: list[NDArray[np.float32]] = field(default_factory=list)
@@ -68,9 +69,11 @@ class Prefill:
         self.seconds += now() - started
 
     def step(self, budget: int) -> Step:
-        """At most `budget` tokens of the first part."""
+        """At most `budget` tokens of the first part; all of a picture whose tokens attend to one another."""
         part, session = self.parts[0], self.session
         if isinstance(part, VisualTokens):
+            if part.two_way:
+                return Step(session.row, session.kv_len, visual=part)
             chosen = part.select(range(min(budget, part.num_tokens)))
             return Step(session.row, session.kv_len, visual=chosen)
         return Step(session.row, session.kv_len, part[:budget])

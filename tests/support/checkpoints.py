@@ -12,14 +12,29 @@ import torch
 from support.tokenizers import INTERNVL, byte_level
 from transformers import (
     AutoModelForCausalLM,
+    GptOssConfig,
     InternVLConfig,
     InternVLForConditionalGeneration,
     LlamaConfig,
+    Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 from transformers.models.internvl import InternVLVisionConfig
 
+#: Language models inside InternVL whose layers stay Transformers' own, and what they have beside the others' options.
+LIBRARY_TEXT: dict[str, tuple[type[Any], dict[str, Any]]] = {
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    ),
+    "gpt_oss": (
+        GptOssConfig,
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24},
+    ),
+    "phi3": (Phi3Config, {}),
+}
 TEXT_CONFIGS: dict[str, type[Any]] = {
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
@@ -51,7 +66,8 @@ def internvl_config(
     **text_options: Any,
 ) -> InternVLConfig:
     vocab = tokenizer().get_vocab_size() + padded_vocab
-    text = TEXT_CONFIGS[text_type](
+    cls, own = LIBRARY_TEXT.get(text_type) or (TEXT_CONFIGS[text_type], {})
+    text = cls(
         vocab_size=vocab,
         hidden_size=4 * head_dim,
         num_hidden_layers=layers,
@@ -63,6 +79,7 @@ def internvl_config(
         bos_token_id=None,
         eos_token_id=token_id("<|endoftext|>"),
         pad_token_id=None,
+        **own,
         **text_options,
     )
     vision = InternVLVisionConfig(

@@ -60,6 +60,7 @@ def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> C
 
     from .. import adapter
     from ..checkpoint import Checkpoint
+    from ..decoder import Decoder
     from ..projection import Cut
     from ..weights import read_weight
     from .llama import CLASSES
@@ -75,12 +76,17 @@ def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> C
     embedding = weights[EMBEDDING] = read_weight(source, target, EMBEDDING)
     cls = getattr(transformers, CLASSES[target["model_type"]])
     known = student_config(target, config["num_hidden_layers"])
-    model: Any = adapter.load_weights(cls, folder, known, weights, form, ("lm_head",))
+    model: Any = adapter.load_state(cls, known, weights, folder, form, ("lm_head",))
     linears = adapter.linear_names(model)
     quantised = adapter.quantised_names(linears, form)
     decoder = adapter.take_decoder(model.model, model.lm_head, form, vocab_size)
     rows = embedding[head_ids.long()].to(form.device, form.dtype)
     head = Cut(form.floating(rows, None), head_ids.long().to(form.device), vocab_size)
     return Checkpoint(
-        replace(decoder, head=head), None, adapter.stop_ids(model), tuple(quantised), len(linears)
+        Decoder(replace(decoder.weights, head=head)),
+        None,
+        adapter.stop_ids(model),
+        tuple(quantised),
+        len(linears),
+        None,
     )

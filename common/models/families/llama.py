@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ModelError
 from ..gguf_model import weight_names
 
 if TYPE_CHECKING:
@@ -24,14 +23,7 @@ _NOT_INT8 = ("lm_head",)
 
 
 def check(folder: Path, config: dict[str, Any]) -> None:
-    """Raises ModelError for weights that are quantised already."""
-    quantised = config.get("quantization_config")
-    if quantised:
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise ModelError(
-            f"{folder} is quantised already ({method}), which is not read: give the original weights, and "
-            "--quantization"
-        )
+    """Refuses nothing: what our decoder does not run is found when the layers are taken."""
 
 
 def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> Checkpoint:
@@ -48,8 +40,10 @@ def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> C
     else:
         names = weight_names(folder, config)
         weights = {name: read_weight(folder, config, name) for name in names}
-        model = adapter.load_weights(cls, folder, config, weights, form, _NOT_INT8)
+        model = adapter.load_state(cls, config, weights, folder, form, _NOT_INT8)
     linears = adapter.linear_names(model)
     quantised = adapter.quantised_names(linears, form)
+    reference = adapter.plain_logits(model, vocab_size)
     decoder = adapter.take_decoder(model.model, model.lm_head, form, vocab_size)
-    return Checkpoint(decoder, None, adapter.stop_ids(model), tuple(quantised), len(linears))
+    stops = adapter.stop_ids(model)
+    return Checkpoint(decoder, None, stops, tuple(quantised), len(linears), reference)

@@ -78,9 +78,19 @@ def test_a_head_narrower_than_the_tokenizer_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "internvl_chat"}, "original InternVL checkpoint.*not read yet"),
+        ({"model_type": "internvl_chat"}, "language model of type None; known: qwen2"),
         ({"model_type": "gpt2"}, "model_type 'gpt2'; known: internvl, llama, qwen2, qwen3"),
         ({}, "model_type None; known: internvl"),
+        ({"model_type": "paligemma"}, "paligemma model, which is not run: its prompt is read in"),
+        ({"model_type": "qwen3_5"}, "not run: its recurrent layers"),
+        (
+            {"model_type": "mistral", "quantization_config": {"quant_method": "awq"}},
+            r"quantised already \(awq\).*give the original weights",
+        ),
+        (
+            {"model_type": "internvl_chat", "llm_config": {"quantization_config": {"bits": 4}}},
+            "quantised already",
+        ),
         ({"model_type": "internvl", "text_config": {"model_type": "gpt2"}}, "known: qwen2"),
     ],
 )
@@ -123,10 +133,25 @@ def test_self_test_finds_nan_weights(folder: Path) -> None:
     name = next(name for name in tensors if "layers.1.mlp.up_proj" in name)
     tensors[name][3, 3] = float("nan")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    model = load_model(str(folder), quantization="none")
-    model.allocate(1, 64)
     with pytest.raises(ModelError, match="not finite"):
-        self_test(model)
+        load_model(str(folder), quantization="none")
+
+
+def test_a_model_that_the_decoder_gets_wrong_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from covspec.common.models import adapter
+
+    tables = adapter._rotary_tables
+
+    def shifted(text: Any, max_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = tables(text, max_positions)
+        return cos, -sin
+
+    monkeypatch.setattr(adapter, "_rotary_tables", shifted)
+    for quantization in ("none", "int8-weight-only", "int8"):
+        with pytest.raises(ModelError, match=f"{folder.name} is not run as Transformers runs it"):
+            load_model(str(folder), quantization=quantization)
 
 
 def test_self_test_finds_a_wrong_number_of_visual_tokens(folder: Path) -> None:

@@ -267,7 +267,7 @@ def test_text_model_has_no_eyes(loaded: Loaded) -> None:
     model = loaded[0]
     assert isinstance(model, VisionLanguageModel)
     text = TextSide("blind", model.tokenizer, model.chat, frozenset(), None, 512)
-    checkpoint = Checkpoint(model._decoder.weights, None, frozenset(), (), 0)
+    checkpoint = Checkpoint(model._decoder, None, frozenset(), (), 0)
     blind = VisionLanguageModel(text, checkpoint, Form.of("none", "auto", "cpu", True))
     with pytest.raises(InvalidRequest, match="text only"):
         blind.prepare_image(Image.new("RGB", (8, 8)))

@@ -270,3 +270,24 @@ async def test_vision_and_forward_passes_are_booked_as_the_prefills_work() -> No
     await batcher.stop()
     steps_s = sum(STEP_S + TOKEN_S * prefilled for _, prefilled in model.steps)
     assert job.seconds == pytest.approx(0.25 + 0.5 + steps_s)
+
+
+def test_a_picture_whose_tokens_attend_to_one_another_goes_in_at_once() -> None:
+    model = table(max_model_len=4096, num_visual_tokens=8)
+    embeds = np.zeros((40, 4), np.float32)
+    session = Session(
+        id="s",
+        client="c",
+        open=opening(model),
+        row=0,
+        row_len=4096,
+        vocab_size=VOCAB,
+        stop_ids=frozenset(),
+        limits=Limits(64, 4096, 1, 1.0),
+        prompt_len=41,
+        pending=[1],
+    )
+    whole = Prefill(session, [VisualTokens(embeds, 40, two_way=True)])
+    assert whole.step(16).num_tokens == 40
+    portions = Prefill(session, [VisualTokens(embeds, 40)])
+    assert portions.step(16).num_tokens == 16

@@ -1,0 +1,14 @@
+from pathlib import Path
+
+from support.models_page import page, untested
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_page_of_models_is_what_the_tests_try() -> None:
+    assert (ROOT / "docs" / "models.md").read_text(encoding="utf-8") == page()
+
+
+def test_every_family_is_tried() -> None:
+    # Our own decoder's text families have tests of their own.
+    assert untested() <= {"llama", "qwen2", "qwen3"}
