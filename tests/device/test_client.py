@@ -25,7 +25,7 @@ from covspec.common.errors import EdgeUnavailable
 from covspec.common.models.table import load_table, word_tokenizer
 from covspec.common.protocol.messages import Opened
 from covspec.device import client
-from covspec.device.ask import MakeOutput
+from covspec.device.async_client import MakeOutput
 from covspec.device.record.events import Committed, Done
 from covspec.device.settings import ClientSettings
 
