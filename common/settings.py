@@ -52,7 +52,7 @@ class Settings(BaseModel):
             raise InvalidRequest(_complaint(type(self), error, place)) from None
 
     @classmethod
-    def named(cls, **values: Any) -> Self:
+    def of_names(cls, **values: Any) -> Self:
         """Settings of a Python program, whose errors call a field by its own name, not by its flag."""
         return cls(_place=str, **values)
 

@@ -233,7 +233,7 @@ class AsyncClient:
         given = {"query": query, **self._options, **options}
         if image is not None and not isinstance(image, bytes):
             given["image"] = image
-        return ClientSettings.named(**given)
+        return ClientSettings.of_names(**given)
 
     def _edge(self) -> EdgeLink:
         if self._link is None:

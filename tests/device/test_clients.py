@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,3 +182,26 @@ def test_all_names_of_the_package_are_there() -> None:
     assert all(getattr(covspec, name) for name in covspec.__all__)
     with pytest.raises(AttributeError, match="nothing"):
         _ = covspec.nothing
+
+
+def test_the_program_in_the_readme_runs(
+    edge: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    program = program.replace("127.0.0.1:50051", edge)
+    monkeypatch.setenv("COVSPEC_EDGE", "nowhere")  # for commands alone
+    monkeypatch.setattr(
+        "covspec.device.sync_client.Client.ask", lambda self, query, image: Answered(query, image)
+    )
+    exec(compile(program, "README.md", "exec"), {})
+    asked = capsys.readouterr().out.strip()
+    query, _, image = asked.partition(" | ")
+    assert query == "Where is the ring?" and (Path(__file__).parents[2] / image).is_file()
+
+
+class Answered:
+    """An answer that repeats what was asked."""
+
+    def __init__(self, query: str, image: str) -> None:
+        self.text = f"{query} | {image}"
