@@ -19,7 +19,6 @@ import typer
 from pydantic.fields import FieldInfo
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from .. import __version__
 from .settings import (
     Settings,
     choices_of,
@@ -31,6 +30,7 @@ from .settings import (
     number_of,
     range_of,
 )
+from .version import VERSION
 
 #: For `typer.Typer`: plain help texts, and -h.
 PLAIN: dict[str, Any] = {
@@ -63,7 +63,7 @@ def version_option(name: str) -> Any:
 
     def show(wanted: bool) -> None:
         if wanted:
-            typer.echo(f"{name} {__version__}")
+            typer.echo(f"{name} {VERSION}")
             raise typer.Exit
 
     return typer.Option("--version", callback=show, is_eager=True, help="Show the version.")

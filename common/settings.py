@@ -52,6 +52,11 @@ class Settings(BaseModel):
             raise InvalidRequest(_complaint(type(self), error, place)) from None
 
     @classmethod
+    def of_names(cls, **values: Any) -> Self:
+        """Settings of a Python program, whose errors call a field by its own name, not by its flag."""
+        return cls(_place=str, **values)
+
+    @classmethod
     def load(cls, given: Mapping[str, Any], file: Path | None = None) -> Self:
         """Settings of the flags that were given, the environment and a file, in this order. Raises InvalidRequest."""
         # Taken away: commands that this one starts have other keys.

@@ -26,7 +26,7 @@ from covspec.common.models.table import load_table, word_tokenizer
 from covspec.common.models.zoo import ALIASES
 from covspec.common.protocol.messages import Opened
 from covspec.device import client
-from covspec.device.ask import MakeOutput
+from covspec.device.async_client import MakeOutput
 from covspec.device.record.events import Committed, Done
 from covspec.device.settings import ClientSettings
 
