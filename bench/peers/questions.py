@@ -71,7 +71,10 @@ def make_suite(
     traces = {part: record(target, draft, each) for part, each in requests.items() if each}
     writer = _Writer(folder, target, target_spec)
     questions = {
-        part: [writer.question(answer) for answer in trace.answers]
+        part: [
+            writer.question(request.query, answer)
+            for request, answer in zip(requests[part], trace.answers, strict=True)
+        ]
         for part, trace in traces.items()
     }
     path = folder / "trace.npz"
@@ -145,8 +148,8 @@ class _Writer:
         self._tiles = read_tile_settings(resolve(target_spec))
         self._number = 0
 
-    def question(self, answer: RecordedAnswer) -> Question:
-        image = tiles = ""
+    def question(self, query: str, answer: RecordedAnswer) -> Question:
+        image = tiles = text = ""
         if answer.image:
             self._number += 1
             path = self._folder / f"{self._number}.png"
@@ -154,10 +157,14 @@ class _Writer:
             array = path.with_suffix(".npy")
             np.save(array, cut_tiles(load_image(answer.image), self._tiles))
             image, tiles = str(path), str(array)
+        else:
+            before, after = self._target.chat.text
+            text = before + query + after
         stops = self._target.stop_ids
         ids = [i for i in answer.token_ids if i not in stops]
         return Question(
             ids=list(answer.prompt.ids),
+            text=text,
             image_at=answer.prompt.image_position,
             image=image,
             tiles=tiles,

@@ -56,11 +56,13 @@ class Contender:
 class Question:
     """A prompt, where `image_at` is the place of its picture's one id, and the answer that the target gives.
 
+    text: the same prompt with its control tokens spelled out; empty where it has a picture.
     image: the picture's file. tiles: the same cut and normalised, an .npy file of float32 [tiles, 3, height, width].
     expected_ids: without a stop token.
     """
 
     ids: list[int]
+    text: str
     image_at: int | None
     image: str
     tiles: str
@@ -129,9 +131,18 @@ def answered(
 
     ids: all tokens of the answer, a stop token perhaps the last.
     """
-    first_s, total_s = arrivals[0], arrivals[-1]
-    equal = is_expected(question, ids, stop_ids)
-    return Answer(equal, len(ids), first_s, total_s, len(ids) - 1, total_s - first_s)
+    return split(is_expected(question, ids, stop_ids), len(ids), 1, arrivals[0], arrivals[-1])
+
+
+def split(equal: bool, num_tokens: int, num_first: int, first_s: float, total_s: float) -> Answer:
+    """Of an answer whose first tokens came after first_s: they came with the prompt, and the others were decoded.
+
+    Of one that came as a whole, all were.
+    """
+    num_decoded, decode_s = num_tokens - num_first, total_s - first_s
+    if not num_decoded:
+        num_decoded, decode_s = num_tokens, total_s
+    return Answer(equal, num_tokens, first_s, total_s, num_decoded, decode_s)
 
 
 def is_expected(question: Question, ids: Sequence[int], stop_ids: Sequence[int]) -> bool:

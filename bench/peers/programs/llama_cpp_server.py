@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 import xllamacpp
 
 from .gguf_export import FORMS, export
-from .lines import Answer, Contender, Crowd, Opening, Program, Question, Window, serve
+from .lines import Answer, Contender, Crowd, Opening, Program, Question, Window, serve, split
 
 #: The server's own defaults: tokens of a draft, and the least probability of one.
 DEFAULT = 3, 0.0
@@ -65,11 +65,10 @@ class LlamaCpp(Program):
         began_s = time.perf_counter()
         arrivals: list[float] = []
         text, num_tokens = self._complete(
-            server, question, lambda: arrivals.append(time.perf_counter() - began_s)
+            server, question, lambda _: arrivals.append(time.perf_counter() - began_s)
         )
-        first_s, total_s = arrivals[0], arrivals[-1]
         equal = text == question.expected_text
-        return Answer(equal, num_tokens, first_s, total_s, num_tokens - 1, total_s - first_s)
+        return split(equal, num_tokens, 1, arrivals[0], arrivals[-1])
 
     def crowd(
         self, contender: str, questions: Sequence[Question], clients: int, seconds: float
@@ -81,7 +80,9 @@ class LlamaCpp(Program):
             os.sched_setaffinity(0, {self._opening.client_core})
             while not window.over:
                 question = questions[next(numbers) % len(questions)]
-                text, _ = self._complete(server, question, lambda: window.count(1))
+                # Whole answers: pieces would be work for Python at every token.
+                text, num_tokens = self._complete(server, question)
+                window.count(num_tokens)
                 equal.append(text == question.expected_text)
 
         threads = [threading.Thread(target=client) for _ in range(clients)]
@@ -91,14 +92,17 @@ class LlamaCpp(Program):
             thread.join()
         return Crowd(window.tokens_per_s, len(equal), sum(equal))
 
-    def _complete(self, server: Any, question: Question, arrived: Any) -> tuple[str, int]:
-        """The text, and how many tokens it took; `arrived` is called for each of them."""
+    def _complete(
+        self, server: Any, question: Question, arrived: Callable[[Any], None] | None = None
+    ) -> tuple[str, int]:
+        """The text, and how many tokens it took. arrived: called for each piece; without it there is but one."""
         pieces, last = list[str](), dict[str, Any]()
 
         def chunk(said: Any) -> None:
             if "error" in said:
                 raise RuntimeError(str(said["error"]))
-            arrived()
+            if arrived is not None:
+                arrived(said)
             pieces.append(said["choices"][0]["text"])
             last.update(said)
 
@@ -110,7 +114,7 @@ class LlamaCpp(Program):
                 "samplers": ["top_k"],
                 "top_k": 1,
                 "cache_prompt": False,
-                "stream": True,
+                "stream": arrived is not None,
             },
             chunk,
         )
