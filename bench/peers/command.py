@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rich.console import Console
 from ...common.errors import InvalidRequest
 from ...common.models.loader import load_draft_model, load_model
 from ...common.models.model import Model
-from ..report import Bar, at_least, bench_of, console_for, finish, result_path
+from ..report import Bar, at_least, bench_of, console_for, finish, machine, result_path
 from ..settings import PeersSettings
 from .contest import Answers, Contest, Side
 from .environments import PEERS, UNABLE, Peer, install, is_installed, start
@@ -58,7 +59,15 @@ def command(settings: PeersSettings) -> None:
     running = {} if settings.quick else {n: PEERS[n] for n in peers if n not in missing}
     target = load_model(PAIR[0], quantization=settings.quantization, num_threads=1)
     draft = load_draft_model(PAIR[1], num_threads=1)
-    results: dict[str, Any] = {"pair": list(PAIR), "suites": {}, "missing": missing, "versions": {}}
+    results: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "cpu": machine()["cpu"],
+        "pair": list(PAIR),
+        "quantization": settings.quantization,
+        "suites": {},
+        "missing": missing,
+        "versions": {},
+    }
     bars: list[Bar] = []
     with tempfile.TemporaryDirectory(prefix="covspec-peers-") as work:
         for name in suites:

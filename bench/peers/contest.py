@@ -76,6 +76,8 @@ class Contest:
                 groups.setdefault((side.title, side.contender.group), []).append(side)
         for (title, group), sides in groups.items():
             answers = self.ask(sides, questions, 1, f"tuning {title}, {group}")
+            if not answers:
+                continue
             best = max(answers, key=lambda side: decode_tokens_per_s(answers[side][0]))
             self.sides = [side for side in self.sides if side is best or side not in sides]
 

@@ -70,7 +70,13 @@ def lines(results: Mapping[str, Any]) -> list[str]:
         for suite in results["suites"].values()
         for side, row in suite["one_client"].items()
     }
-    written = [*markdown_table(("contender", "setting"), [[*a] for a in about.items()], left=2), ""]
+    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
+    written = [
+        f"{results['date']}; {results['cpu']}, one core for each side; {versions or 'no peers'}.",
+        "",
+        *markdown_table(("contender", "setting"), [[*each] for each in about.items()], left=2),
+        "",
+    ]
     for title, head, rows in _tables(results):
         written += [f"**{title}**", "", *markdown_table(head, rows), ""]
     if missing := _missing(results):

@@ -54,13 +54,14 @@ class PeerProcess:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def request(self, message: Mapping[str, Any], timeout_s: float = 120.0) -> dict[str, Any]:
-        """Raises PeerFailed."""
+        """Raises PeerFailed. A process that does not answer in time is ended: its answer would be taken for the next."""
         assert self._process.stdin is not None, "the process was started with a pipe"
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
             line = self._lines.get(timeout=timeout_s)
         except queue.Empty:
+            self._process.kill()
             raise PeerFailed(f"no answer within {timeout_s:.0f} s") from None
         except OSError:
             line = ""

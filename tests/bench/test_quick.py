@@ -21,6 +21,7 @@ SLOW = {
     "loadtest",
     "multispin",
     "pair",
+    "peers",
     "plans",
     "simulate",
     "soak",

@@ -44,6 +44,7 @@ COMMANDS: dict[str, type[Settings]] = {
     "covspec demo": bench.DemoSettings,
     "covspec train-pair": bench.TrainSettings,
     "covspec bench": bench.BenchSettings,
+    "covspec bench peers": bench.PeersSettings,
     "covspec bench table1": bench.Table1Settings,
 }
 

@@ -16,6 +16,8 @@ os.environ.update(
     VLLM_CPU_OMP_THREADS_BIND="nobind",
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_LOGGING_LEVEL="ERROR",
+    # Compiled code stays with the environment.
+    VLLM_CACHE_ROOT=os.path.join(sys.prefix, "cache"),
 )
 
 import json  # noqa: E402
