@@ -54,7 +54,7 @@ class PeerProcess:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def request(self, message: Mapping[str, Any], timeout_s: float = 120.0) -> dict[str, Any]:
-        """Raises PeerFailed. A process that does not answer in time is ended: its answer would be taken for the next."""
+        """Raises PeerFailed. A process that is too late is ended: its answer would be taken for the next one."""
         assert self._process.stdin is not None, "the process was started with a pipe"
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
