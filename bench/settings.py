@@ -100,7 +100,12 @@ class PeersSettings(BenchSettings):
     )
     questions: int = setting(12, "Questions of each suite.", ge=1, le=1000)
     repetitions: int = setting(5, "Times that every question is asked.", ge=1, le=1000)
-    crowd_s: float = setting(6.0, "Seconds of each crowd of clients; 0: no crowds.", ge=0, le=3600)
+    crowd_s: float = setting(
+        6.0,
+        "Seconds of a crowd of one, up to three times as many of larger ones; 0: no crowds.",
+        ge=0,
+        le=3600,
+    )
     quantization: str = setting("none", "Form of our target's weights.", choices=QUANTIZATIONS)
 
 

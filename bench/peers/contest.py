@@ -13,6 +13,9 @@ from .figures import decode_tokens_per_s
 from .process import OPEN_TIMEOUT_S, PeerFailed, PeerProcess
 from .programs.lines import Answer, Contender, Crowd, Opening, Question
 
+_TUNING_REPETITIONS = 2
+#: Clients that one measurement's seconds are enough for; more of them take longer to have all begun.
+_CLIENTS = 32
 #: Answers by repetition and question.
 Answers = list[list[Answer]]
 
@@ -75,10 +78,10 @@ class Contest:
             if side.contender.group:
                 groups.setdefault((side.title, side.contender.group), []).append(side)
         for (title, group), sides in groups.items():
-            answers = self.ask(sides, questions, 1, f"tuning {title}, {group}")
+            answers = self.ask(sides, questions, _TUNING_REPETITIONS, f"tuning {title}, {group}")
             if not answers:
                 continue
-            best = max(answers, key=lambda side: decode_tokens_per_s(answers[side][0]))
+            best = max(answers, key=lambda side: decode_tokens_per_s(sum(answers[side], [])))
             self.sides = [side for side in self.sides if side is best or side not in sides]
 
     def ask(
@@ -114,7 +117,10 @@ class Contest:
     def crowds(
         self, sizes: Sequence[int], questions: Sequence[Question], seconds: float, repetitions: int
     ) -> dict[Side, dict[int, list[Crowd]]]:
-        """So many clients, of each contender in turn, and that so many times over."""
+        """So many clients, of each contender in turn, and that so many times over.
+
+        seconds: of a crowd of one; larger ones take longer, up to three times as long with 64.
+        """
         sides = [side for side in self.sides if side.contender.crowds]
         found: dict[Side, dict[int, list[Crowd]]] = {
             side: {size: [] for size in sizes} for side in sides
@@ -122,7 +128,9 @@ class Contest:
         turns = [(size, side) for size in sizes for _ in range(repetitions) for side in sides]
         for size, side in track(turns, "crowds", console=self._console):
             try:
-                found[side][size].append(side.crowd(questions, size, seconds))
+                found[side][size].append(
+                    side.crowd(questions, size, seconds * (1 + size / _CLIENTS))
+                )
             except PeerFailed as error:
                 self.missing[f"{side.name}, {size} clients"] = str(error)
         return found

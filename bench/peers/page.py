@@ -42,11 +42,14 @@ def one_client_rows(
 
 
 def crowd_rows(crowds: Mapping[Side, Mapping[int, Sequence[Crowd]]]) -> dict[str, dict[str, Any]]:
-    """By contender and number of clients: tokens a second with quartiles, share of the target's own answers."""
+    """By contender and number of clients: tokens a second with quartiles, and how many answers were the target's own."""
     return {
         side.name: {
             str(size): asdict(Spread.of([crowd.tokens_per_s for crowd in each]))
-            | {"equal": sum(c.num_equal for c in each) / max(1, sum(c.num_answers for c in each))}
+            | {
+                "num_answers": sum(crowd.num_answers for crowd in each),
+                "num_equal": sum(crowd.num_equal for crowd in each),
+            }
             for size, each in sizes.items()
             if each
         }
@@ -122,8 +125,10 @@ def _crowd(side: str, row: Mapping[str, Any], sizes: Sequence[str]) -> list[str]
     for size in sizes:
         r = row.get(size)
         cells.append(f"{r['median']:,.0f} ({r['low']:,.0f}–{r['high']:,.0f})" if r else "–")
-    equal = min((r["equal"] for r in row.values()), default=0.0)
-    return [side, *cells, f"{equal:.0%}"]
+    num_answers, num_equal = (
+        sum(r[key] for r in row.values()) for key in ("num_answers", "num_equal")
+    )
+    return [side, *cells, f"{num_equal / num_answers:.0%}" if num_answers else "–"]
 
 
 def _missing(results: Mapping[str, Any]) -> list[tuple[str, str]]:

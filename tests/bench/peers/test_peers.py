@@ -241,8 +241,8 @@ def test_crowds_are_of_those_that_serve_them() -> None:
     rows = crowd_rows(contest.crowds((1, 8), [QUESTION], 1.0, 2))
     assert rows == {
         "Fake, plain": {
-            "1": {"median": 2.0, "low": 2.0, "high": 2.0, "equal": 0.75},
-            "8": {"median": 16.0, "low": 16.0, "high": 16.0, "equal": 0.75},
+            "1": {"median": 2.0, "low": 2.0, "high": 2.0, "num_answers": 8, "num_equal": 6},
+            "8": {"median": 16.0, "low": 16.0, "high": 16.0, "num_answers": 8, "num_equal": 6},
         }
     }
 
