@@ -42,7 +42,7 @@ def one_client_rows(
 
 
 def crowd_rows(crowds: Mapping[Side, Mapping[int, Sequence[Crowd]]]) -> dict[str, dict[str, Any]]:
-    """By contender and number of clients: tokens a second with quartiles, and how many answers were the target's own."""
+    """By contender and number of clients: tokens a second with quartiles, and counts of equal answers."""
     return {
         side.name: {
             str(size): asdict(Spread.of([crowd.tokens_per_s for crowd in each]))
