@@ -54,6 +54,10 @@ BENCHES = {
         "scenes.pair",
         "The embedded pair: how often it is right, and how often both models agree.",
     ),
+    "peers": (
+        "peers.command",
+        "Other programs beside ours: Transformers, llama.cpp, vLLM, remote drafters.",
+    ),
     "plans": (
         "multispin.plans",
         "Plans served end to end to 20 devices: exact against fixed, in real time.",

@@ -87,6 +87,32 @@ class MultiSpinSettings(BenchSettings):
     calibrate: bool = setting(False, "Find drafting and verify times again, print them, and end.")
 
 
+class PeersSettings(BenchSettings):
+    """What is measured beside ours. --quick measures ours alone, and says which peers are not installed."""
+
+    install: bool = setting(
+        False, "Install from PyPI what is not installed yet of the peers, some GB.", group="Peers"
+    )
+    environments: Path = setting(
+        Path("build/peers"), "Folder of the peers' environments.", metavar="FOLDER"
+    )
+    peer: tuple[str, ...] = setting(
+        (), "Peer to measure; all of them without this flag. Repeatable.", metavar="NAME"
+    )
+    suite: tuple[str, ...] = setting(
+        (), "Suite: pictures, text. Repeatable.", group="Questions", metavar="NAME"
+    )
+    questions: int = setting(12, "Questions of each suite.", ge=1, le=1000)
+    repetitions: int = setting(5, "Times that every question is asked.", ge=1, le=1000)
+    crowd_s: float = setting(
+        6.0,
+        "Seconds of a crowd of one, up to three times as many of larger ones; 0: no crowds.",
+        ge=0,
+        le=3600,
+    )
+    quantization: str = setting("none", "Form of our target's weights.", choices=QUANTIZATIONS)
+
+
 class ReproductionSettings(Settings):
     document: Path = setting(
         Path("docs/reproduction.md"), "Document whose marked places are filled.", metavar="FILE"

@@ -17,7 +17,7 @@ from ...common.maths.accept import coupled_token, distribution, float16_row, gre
 from ...common.maths.sampling import Sampling
 from ...common.models.loader import load_model
 from ...common.models.model import Model
-from ...common.models.prompt import build_prompt
+from ...common.models.prompt import Prompt, build_prompt
 from ...common.models.table import TableModel, load_table
 from ...common.protocol.messages import Correction, Mode, Open
 from ..suites.suite import examples
@@ -113,7 +113,7 @@ def _answer(model: Model, message: Open) -> list[int]:
     assert message.image_position is not None, "a question about a picture"
     cap = message.sampling.max_new_tokens
     picture = load_image(message.image)
-    reader = Reader(model, message.prompt_ids, message.image_position, picture, cap)
+    reader = Reader(model, Prompt(message.prompt_ids, message.image_position), picture, cap)
     ids = list[int]()
     last, stops = message.prompt_ids[-1], model.stop_ids
     if message.sampling.ignore_stop:

@@ -10,10 +10,11 @@ from ...common.maths.accept import greedy_token
 from ...common.models.loader import load_draft_model, load_model
 from ...common.models.model import Model
 from ...device.fleet.pair_trace import PairTrace, RecordedAnswer
+from ...device.request import Request
 from ..progress import track
 from ..report import at_least, bench_of, console_for, finish
 from ..settings import TraceSettings
-from ..suites.suite import MAX_NEW_TOKENS, Example, examples
+from ..suites.suite import MAX_NEW_TOKENS, examples
 from .reader import Reader
 
 
@@ -21,14 +22,12 @@ from .reader import Reader
 def command(settings: TraceSettings) -> None:
     """Record the target's greedy answers and the draft's proposals on the way."""
     console = console_for(settings.as_json)
+    draft = load_draft_model(settings.draft, num_threads=1)
+    asked = examples(6 if settings.quick else settings.num_prompts)
     trace = record(
         load_model(settings.target, quantization=settings.quantization, num_threads=1),
-        load_draft_model(settings.draft, num_threads=1),
-        track(
-            examples(6 if settings.quick else settings.num_prompts),
-            "recording answers",
-            console=console,
-        ),
+        draft,
+        track([one.request(draft) for one in asked], "recording answers", console=console),
     )
     path = settings.out or settings.result_dir / "trace.npz"
     trace.save(path)
@@ -52,18 +51,13 @@ def command(settings: TraceSettings) -> None:
     )
 
 
-def record(target: Model, draft: Model, asked: Iterable[Example]) -> PairTrace:
-    """Records the target's answers to these questions, and what the draft proposes behind every prefix."""
+def record(target: Model, draft: Model, asked: Iterable[Request]) -> PairTrace:
+    """Records the target's answers to these requests, and what the draft proposes behind every prefix."""
     answers, seconds = [], list[float]()
     num_visual = 0
-    for example in asked:
-        request = example.request(target)
+    for request in asked:
         prompt, image = request.prompt, request.image
-        assert prompt.image_position is not None, "an example has a picture"
-        readers = [
-            Reader(model, prompt.ids, prompt.image_position, image, MAX_NEW_TOKENS)
-            for model in (target, draft)
-        ]
+        readers = [Reader(model, prompt, image, MAX_NEW_TOKENS) for model in (target, draft)]
         num_visual = readers[0].num_visual
         token_ids, draft_ids = list[int](), list[int]()
         logits, proposal = (reader.feed(prompt.ids[-1]) for reader in readers)

@@ -22,6 +22,7 @@ SLOW = {
     "loadtest",
     "multispin",
     "pair",
+    "peers",
     "plans",
     "simulate",
     "soak",

@@ -47,6 +47,7 @@ COMMANDS: dict[str, type[Settings]] = {
     "covspec bench": bench.BenchSettings,
     "covspec bench accept-rates": bench.AcceptRatesSettings,
     "covspec bench tasks": bench.TasksSettings,
+    "covspec bench peers": bench.PeersSettings,
     "covspec bench table1": bench.Table1Settings,
 }
 
