@@ -135,7 +135,9 @@ class TrainSettings(Settings):
         Path("scenes-pair"), "Folder for weights and checkpoints.", metavar="FOLDER"
     )
     seed: int = setting(0, "Seed of the weights and of the training scenes.", ge=0, le=1 << 20)
-    only: Literal["target", "draft"] | None = setting(None, "Train this model alone.")
+    only: Literal["target", "draft", "draft-small"] | None = setting(
+        None, "Train this model alone."
+    )
     draft_for: Path | None = setting(
         None, "Folder of a target: train a draft for it, with its tokenizer.", metavar="FOLDER"
     )

@@ -74,15 +74,15 @@ def cell_labels(scene: Scene) -> dict[str, Tensor]:
     return labels
 
 
-def kept_tokens(seeds: Sequence[int], shares: Sequence[float]) -> Tensor:
-    """Returns which visual tokens of each picture are kept: a random subset of a share drawn from `shares`.
+def kept_tokens(seeds: Sequence[int], shares: tuple[float, float]) -> Tensor:
+    """Returns which visual tokens of each picture are kept: a random subset, its share log-uniform between `shares`.
 
-    Bool [batch, 100]; a picture's row depends on its seed and on the shares alone.
+    Bool [batch, 100]; a picture's row depends on its seed and on the two shares alone.
     """
     kept = torch.zeros(len(seeds), VISUAL_TOKENS, dtype=torch.bool)
     for row, seed in enumerate(seeds):
         rng = random.Random(f"kept-{seed}")
-        count = round(rng.choice(shares) * VISUAL_TOKENS)
+        count = round(shares[0] * (shares[1] / shares[0]) ** rng.random() * VISUAL_TOKENS)
         kept[row, rng.sample(range(VISUAL_TOKENS), count)] = True
     return kept
 

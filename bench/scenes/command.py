@@ -56,7 +56,7 @@ def command(settings: TrainSettings) -> None:
         raise InvalidRequest(
             f"--draft-for {draft_for} must be the folder of a target with its tokenizer"
         )
-    roles = ("draft",) if draft_for is not None else (only,) if only else ROLES
+    roles = (only,) if only else ROLES if draft_for is None else ROLES[1:]
     check_writable(out, "--out")
     import torch  # here, because a help text does not need it
 

@@ -53,11 +53,12 @@ class Size:
 SIZE_OF = {
     "target": Size(128, 3, 4, 192, 8, 4, 2, 512),
     "draft": Size(64, 3, 4, 128, 2, 4, 2, 256, waves=True),
+    "draft-small": Size(32, 2, 2, 64, 1, 2, 1, 128, waves=True),
 }
 
 
 def build_model(role: str) -> InternVLForConditionalGeneration:
-    """Builds the `target` or `draft` network with fresh weights in float32."""
+    """Builds the network of a role of SIZE_OF with fresh weights in float32."""
     size = SIZE_OF[role]
     vision = InternVLVisionConfig(
         hidden_size=size.vision_width,
@@ -164,7 +165,7 @@ def build_heads(role: str) -> nn.ModuleDict:
     """
     width = SIZE_OF[role].width
     heads = {name: nn.Linear(width, classes) for name, classes in HEADS.items()}
-    if role == "draft":
+    if role != "target":
         heads["scene"] = nn.Linear(width, CELLS * sum(HEADS[name] for name in ATTRIBUTES))
     return nn.ModuleDict(heads)
 
