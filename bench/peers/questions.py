@@ -25,12 +25,13 @@ from ...device.fleet.pair_trace import RecordedAnswer
 from ...device.request import Request
 from ..load.reader import Reader
 from ..load.trace import record
+from ..scenes.seeds import TUNING
 from ..suites.suite import MAX_NEW_TOKENS, SUITE_SEEDS, examples
 from .programs.lines import Opening, Question
 
 SUITES = ("pictures", "text")
 #: Settings of peers are chosen on these, and nothing is measured on them.
-TUNING_SEEDS = SUITE_SEEDS[-5_000:]
+TUNING_SEEDS = TUNING
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from transformers import InternVLForConditionalGeneration, PreTrainedTokenizerFa
 from .batch import IGNORED, PackedTurns, kept_tokens, language_batch, vision_batch
 from .model import CELLS, HEADS, build_heads, build_model, save_model, visual_features
 from .recipe import RECIPE, ROLES, Stage
+from .seeds import TRAINING
 from .tokenizer import save_tokenizer, train_tokenizer
 
-FIRST_TRAINING_SEED = 1_000_000
-_SEEDS_PER_STAGE = 10_000_000
+SEEDS_PER_STAGE = 10_000_000
 _BACKGROUND_WEIGHT = 0.25
 _WARMUP_STEPS = 50
 _CHECKPOINT_EVERY_S = 120.0
@@ -71,14 +71,18 @@ def train_pair(
         trainee = _Trainee(role, build_model(role), build_heads(role))
         checkpoint = out_dir / "checkpoints" / f"{role}.pt"
         for number, stage in enumerate((recipe or RECIPE)[role]):
-            first_seed = (
-                FIRST_TRAINING_SEED + seed * 10 * _SEEDS_PER_STAGE + number * _SEEDS_PER_STAGE
-            )
+            first_seed = stage_seeds(seed, number, stage)[0]
             _train_stage(
                 trainee, stage, number, first_seed, tokenizer, checkpoint, resume, progress
             )
         save_model(trainee.model, out_dir / role)
         save_tokenizer(tokenizer, out_dir / role)
+
+
+def stage_seeds(seed: int, number: int, stage: Stage) -> range:
+    """The scenes of a training's stage, which no other stage and no other training draws from."""
+    first = TRAINING.start + (10 * seed + number) * SEEDS_PER_STAGE
+    return range(first, first + stage.steps * stage.batch)
 
 
 def _trained_tokenizer(folder: Path, resume: bool) -> PreTrainedTokenizerFast:

@@ -13,10 +13,11 @@ from PIL import Image
 from ...common.maths.sampling import Sampling
 from ..scenes.question import FAMILIES, SceneQuestion, is_right, questions
 from ..scenes.scene import draw_scene, scene_from_seed
+from ..scenes.seeds import JUDGING
 from .benchmark import VisualQuestion
 
-#: Seeds that neither training nor `bench pair` has seen.
-SUITE_SEEDS = range(200_000, 300_000)
+#: Scenes that judge; nothing is ever chosen on them.
+SUITE_SEEDS = JUDGING
 MAX_NEW_TOKENS = 96
 
 

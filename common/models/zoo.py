@@ -71,6 +71,7 @@ ALIASES = {
     "smollm2-135m": ZooEntry(_SMOLLM2, 134.5e6, 0.5, "Apache-2.0"),
     "scenes-target": ZooEntry(_SCENES / "target", 4.0e6, 0.006, "Apache-2.0"),
     "scenes-draft": ZooEntry(_SCENES / "draft", 0.6e6, 0.001, "Apache-2.0"),
+    "scenes-draft-small": ZooEntry(_SCENES / "draft-small", 0.1e6, 0.0003, "Apache-2.0"),
 }
 
 

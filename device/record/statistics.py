@@ -84,7 +84,8 @@ class Statistics:
     traffic: Traffic = field(default_factory=Traffic)
     #: From the start to the first committed token.
     first_token_s: float = 0.0
-    #: From the edge's Opened, or from the end of the draft's prefill where that came later, to the last commit.
+    #: From when the prompt was in on both ends (the edge's Opened, the end of the draft's prefill) to the last commit,
+    #: and what was spent on drafting ahead before: no system begins sooner than another.
     decode_s: float = 0.0
     #: From the start to the end.
     total_s: float = 0.0

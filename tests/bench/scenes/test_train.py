@@ -1,5 +1,6 @@
 """Training of the embedded pair: the packing of turns, the recipe run short, checkpoints, and what is stored."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -15,7 +16,9 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from covspec.bench import report
+from covspec.bench.peers import questions as peers
 from covspec.bench.scenes import command as train_command
+from covspec.bench.scenes import pair, seeds
 from covspec.bench.scenes import train as train_pair
 from covspec.bench.scenes.batch import (
     IGNORED,
@@ -31,10 +34,12 @@ from covspec.bench.scenes.batch import (
 from covspec.bench.scenes.model import VISUAL_TOKENS, build_like, build_model, load_model
 from covspec.bench.scenes.pair import SCENES_DIR, greedy
 from covspec.bench.scenes.question import SceneQuestion, questions, read_grid
-from covspec.bench.scenes.recipe import ROLES, Stage, quick_recipe
+from covspec.bench.scenes.recipe import RECIPE, ROLES, Stage, quick_recipe
 from covspec.bench.scenes.scene import SHAPES, draw_scene, scene_from_seed
 from covspec.bench.scenes.tokenizer import train_tokenizer
 from covspec.bench.settings import BenchSettings
+from covspec.bench.suites import suite
+from covspec.bench.tables import setting
 from covspec.common.errors import InvalidRequest
 
 
@@ -124,13 +129,38 @@ def test_cell_labels_name_what_stands_in_each_cell() -> None:
 
 
 def test_a_picture_keeps_the_same_tokens_every_time() -> None:
-    shares = (1.0, 1 / 3, 1 / 12)
-    kept = kept_tokens(range(200), shares)
-    assert {int(row.sum()) for row in kept} == {100, 33, 8}
+    shares = (0.05, 1.0)
+    kept = kept_tokens(range(400), shares)
+    counts = kept.sum(1)
+    assert 5 <= int(counts.min()) < 8 and 90 < int(counts.max()) <= 100
+    assert 0.15 < float(counts.float().log().mean().exp()) / 100 < 0.3, "log-uniform"
     assert torch.equal(kept[50:60], kept_tokens(range(50, 60), shares)), "by its seed alone"
-    few = kept_tokens(range(200), (1 / 12,))
+    few = kept_tokens(range(200), (1 / 12, 1 / 12))
+    assert set(few.sum(1).tolist()) == {8}
     assert few.any(0).all() and len({tuple(row.tolist()) for row in few}) == 200
-    assert kept_tokens(range(3), (1.0,)).all()
+    assert kept_tokens(range(3), (1.0, 1.0)).all()
+
+
+def test_no_scene_is_in_two_sets() -> None:
+    sets = (seeds.TRAINING, seeds.TUNING, seeds.JUDGING)
+    for one, other in itertools.combinations(sets, 2):
+        assert one.stop <= other.start or other.stop <= one.start
+    assert seeds.PAIR[0] in seeds.JUDGING and seeds.PAIR[-1] in seeds.JUDGING
+
+
+@pytest.mark.parametrize("seed", [0, 1, 1 << 20])
+@pytest.mark.parametrize("role", ROLES)
+def test_training_draws_from_its_own_set(role: str, seed: int) -> None:
+    for number, stage in enumerate(RECIPE[role]):
+        drawn = train_pair.stage_seeds(seed, number, stage)
+        assert drawn[0] in seeds.TRAINING and drawn[-1] in seeds.TRAINING
+        assert len(drawn) <= train_pair.SEEDS_PER_STAGE, "the next stage begins behind it"
+
+
+def test_what_is_measured_comes_from_the_judging_set_and_what_is_tuned_does_not() -> None:
+    assert {int(e.id) for e in suite.examples(9)} <= set(seeds.JUDGING[:9])
+    assert setting.HELD_OUT == seeds.TUNING and peers.TUNING_SEEDS == seeds.TUNING
+    assert pair.HELD_OUT == seeds.PAIR
 
 
 def test_dropped_tokens_are_as_if_they_were_not_there(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -139,7 +169,7 @@ def test_dropped_tokens_are_as_if_they_were_not_there(tokenizer: PreTrainedToken
     (asked,) = questions(scene_from_seed(11), 11, 1)
     packed = pack_turns(tokenizer, [[asked]])
     features = torch.randn(1, VISUAL_TOKENS, 128)
-    kept = kept_tokens([11], (1 / 12,))
+    kept = kept_tokens([11], (1 / 12, 1 / 12))
     with torch.inference_mode():
         loss = train_pair._language_loss(model, packed, features, kept)
         noise = torch.where(kept[..., None], features, 100 * torch.randn_like(features))
