@@ -20,7 +20,13 @@ from covspec.device.record.events import Done
 QUESTIONS = 200
 QUANTIZATIONS = ("none", "int8-weight-only")
 #: Draft model and draft length. With draft = target every round accepts everything.
-LINES = (("scenes-draft", 1), ("scenes-draft", 4), ("scenes-draft", 8), ("scenes-target", 4))
+LINES = (
+    ("scenes-draft", 1),
+    ("scenes-draft", 4),
+    ("scenes-draft", 8),
+    ("scenes-draft-small", 8),
+    ("scenes-target", 4),
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +51,9 @@ def test_text_is_the_targets_own_at_every_length(quantization: str, asked: list[
 async def _compare(quantization: str, work: list[tuple[Example, list[tuple[str, int]]]]) -> None:
     target = load_model("scenes-target", quantization=quantization, num_threads=1)
     drafts: dict[str, Model] = {
-        "scenes-draft": load_model("scenes-draft", quantization="none"),
+        name: load_model(name, quantization="none")
+        for name in ("scenes-draft", "scenes-draft-small")
+    } | {
         "scenes-target": load_model("scenes-target", quantization=quantization),
     }
     rejected = tokens = 0

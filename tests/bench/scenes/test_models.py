@@ -61,7 +61,7 @@ def test_one_tokenizer_for_both() -> None:
         assert model.image_token_id == model.tokenizer.token_id("<IMG_CONTEXT>")
 
 
-@pytest.mark.parametrize("name", ["scenes-target", "scenes-draft"])
+@pytest.mark.parametrize("name", ["scenes-target", "scenes-draft", "scenes-draft-small"])
 def test_equals_transformers(name: str) -> None:
     model = loaded(name)
     reference = InternVLForConditionalGeneration.from_pretrained(
@@ -83,7 +83,7 @@ def test_equals_transformers(name: str) -> None:
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8-weight-only"])
-@pytest.mark.parametrize("name", ["scenes-target", "scenes-draft"])
+@pytest.mark.parametrize("name", ["scenes-target", "scenes-draft", "scenes-draft-small"])
 def test_any_pack_gives_the_same_answer(name: str, quantization: str) -> None:
     model = loaded(name, quantization)
     ids = answer(model, 0, 7)
@@ -117,7 +117,7 @@ def test_int8_agrees_with_the_full_target() -> None:
     assert same >= 0.97 * total
 
 
-@pytest.mark.parametrize("name", ["scenes-target", "scenes-draft"])
+@pytest.mark.parametrize("name", ["scenes-target", "scenes-draft", "scenes-draft-small"])
 def test_a_prompt_has_the_ids_of_training(name: str) -> None:
     model = load_model(name, quantization="none", num_threads=1)
     training = PreTrainedTokenizerFast.from_pretrained(resolve(name), local_files_only=True)
