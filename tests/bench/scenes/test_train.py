@@ -273,7 +273,11 @@ def test_a_draft_for_a_target_has_its_tokenizer_byte_for_byte(tmp_path: Path) ->
     assert not (tmp_path / "target").exists()
     stored = (tmp_path / "draft" / "tokenizer.json").read_bytes()
     assert stored == (target / "tokenizer.json").read_bytes()
-    assert list(json.loads((tmp_path / "recipe.json").read_text())) == ["seed", "draft", "draft-small"]
+    assert list(json.loads((tmp_path / "recipe.json").read_text())) == [
+        "seed",
+        "draft",
+        "draft-small",
+    ]
 
 
 def test_a_draft_for_no_target_is_refused(tmp_path: Path) -> None:
