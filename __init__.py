@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 # Before gRPC is imported: its core writes log lines of its own to stderr, beside the one line that says what is wrong.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from .common.version import VERSION  # noqa: E402
+# By its full name: pytest imports this file under the name of the checkout's folder, which may have a hyphen.
+from covspec.common.version import VERSION  # noqa: E402
 
 __version__ = VERSION
 
