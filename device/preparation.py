@@ -40,6 +40,7 @@ class Preparation:
     ) -> None:
         #: When both were done: the session open at the edge, and the prompt read by the draft model.
         self.ready_s = 0.0
+        self._prefilled_s = 0.0
         self._request = request
         self._drafter = drafter
         self._method = method
@@ -50,6 +51,12 @@ class Preparation:
         self._target_layers = by_target if request.image_bytes else 0
         self._context = VisualContext(0)
         self._kept: Indices = np.arange(0)
+
+    @property
+    def decoding_s(self) -> float:
+        """When decoding began: at `ready_s`, less the time for which tokens were drafted before that moment."""
+        ahead_s = self._meters.statistics.phases_s.get("ahead", 0.0)
+        return self.ready_s - min(ahead_s, self.ready_s - self._prefilled_s)
 
     async def open(self, line: Lifeline) -> Opened:
         """Opens the session while the draft model looks at the picture, then shows it the prompt."""
@@ -117,7 +124,7 @@ class Preparation:
                 num_spare_rows=MAX_ROWS if self._method.branching.fan_out else 0,
             ),
         )
-        self.ready_s = self._meters.clock.now()
+        self.ready_s = self._prefilled_s = self._meters.clock.now()
         if not fits:
             logger.warning("the prompt does not fit the draft model: the edge decodes alone")
 

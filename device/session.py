@@ -64,9 +64,7 @@ class Session:
                 await rounds.next()
                 now = clock.now()
                 statistics.first_token_s = statistics.first_token_s or now - start
-                # What was drafted while the prompt was still on its way in at the edge is decoding as well.
-                ahead_s = statistics.phases_s.get("ahead", 0.0)
-                statistics.decode_s = now - preparation.ready_s + ahead_s
+                statistics.decode_s = now - preparation.decoding_s
             statistics.total_s = clock.now() - start
         return self._done(rounds.answer, opened)
 

@@ -20,7 +20,7 @@ from support.edges import Faulty, running_edge, table
 from support.fakes import LIMITS, GreedyEdge, HistoryModel, ScriptedEdge, ScriptStream
 
 from covspec.bench.suites.suite import examples
-from covspec.common.clock import MonotonicClock
+from covspec.common.clock import ManualClock, MonotonicClock
 from covspec.common.errors import NonFinite, Overloaded
 from covspec.common.maths.sampling import Sampling
 from covspec.common.models.loader import load_model
@@ -44,6 +44,7 @@ from covspec.device.drafting.gate import make_gate
 from covspec.device.lengths.length import FixedLength, LengthName
 from covspec.device.line.edge_link import EdgeLink
 from covspec.device.method import Method
+from covspec.device.preparation import Preparation
 from covspec.device.record.events import Drafted, Event
 from covspec.device.record.events import Opened as OpenedEvent
 from covspec.device.record.meters import Meters
@@ -204,6 +205,25 @@ async def test_drafting_ends_when_the_edge_has_answered(hold: int, gate: Gate) -
         assert done.statistics.as_json()["num_ahead_tokens"] == hold
         assert done.statistics.phases_s["ahead"] > 0
     assert 0 < done.statistics.decode_s < done.statistics.total_s
+
+
+@pytest.mark.parametrize(
+    ("prefilled_s", "opened_s", "ahead_s", "begins_s"),
+    [
+        (2.0, 5.0, 1.0, 4.0),  # a second of drafting, then a wait for the edge
+        (2.0, 5.0, 3.5, 2.0),  # the last token was drawn after the edge had answered
+        (5.0, 2.0, 0.0, 5.0),  # the device was last, and had nothing to draft before
+    ],
+)
+def test_decoding_begins_when_the_prompt_is_in_less_what_was_drafted_before(
+    prefilled_s: float, opened_s: float, ahead_s: float, begins_s: float
+) -> None:
+    preparation = object.__new__(Preparation)
+    preparation._meters = Meters(ManualClock(), lambda event: None)
+    preparation._meters.statistics.spend(ahead=ahead_s)
+    preparation._prefilled_s = prefilled_s
+    preparation.ready_s = max(prefilled_s, opened_s)
+    assert preparation.decoding_s == begins_s
 
 
 @pytest.mark.parametrize("length", [1, 8])
