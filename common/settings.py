@@ -8,9 +8,8 @@ A value comes from the command line, else from the environment (`COVSPEC_MAX_NUM
 unknown key are errors which name the place and, where there is one, the name that was probably meant.
 
 Settings classes live in modules called `settings.py`. One environment serves all commands: all of these modules are
-searched for a variable before it is refused. An empty variable is as good as none, but for a secret: a key that was
-lost on its way would leave open what it was to close. White space around a secret, such as the line feed of the file
-that it was read from, is no part of it.
+searched for a variable before it is refused. An empty variable counts as unset, except for a secret: a key that was
+lost on its way would leave open what it should close. White space around a secret is not part of it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 
 from .errors import InvalidRequest
@@ -51,6 +57,16 @@ class Settings(BaseModel):
             place = _place or partial(flag_of, type(self))
             raise InvalidRequest(_complaint(type(self), error, place)) from None
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _strip_secret(cls, value: Any, info: ValidationInfo) -> Any:
+        """A key as the file has it from which it was read ends in a line feed that is no part of it."""
+        if info.field_name is None or cls.model_fields[info.field_name].repr:
+            return value
+        if isinstance(value, list | tuple):
+            return [part.strip() if isinstance(part, str) else part for part in value]
+        return value.strip() if isinstance(value, str) else value
+
     @classmethod
     def of_names(cls, **values: Any) -> Self:
         """Settings of a Python program, whose errors call a field by its own name, not by its flag."""
@@ -72,7 +88,9 @@ class Settings(BaseModel):
                 return flag_of(cls, name)
             return variable_of(cls, name) if name in variables else f"{file}: {key_of(cls, name)}"
 
-        return cls(_place=place, **_without_blanks(cls, {**stored, **variables, **given}, place))
+        values = {**stored, **variables, **given}
+        _refuse_blanks(cls, values, place)
+        return cls(_place=place, **values)
 
 
 def setting(
@@ -230,23 +248,15 @@ def _environment(cls: type[Settings]) -> dict[str, Any]:
     return values
 
 
-def _without_blanks(
-    cls: type[Settings], values: dict[str, Any], place: Callable[[str], str]
-) -> dict[str, Any]:
-    """The values with secrets stripped. Raises InvalidRequest for a secret that is blank."""
-    for name in values:
-        if cls.model_fields[name].repr or not isinstance(values[name], str | list):
-            continue
-        several = isinstance(values[name], list)
-        parts = [p.strip() if isinstance(p, str) else p for p in _listed(values[name])]
-        if "" in parts or not parts:
-            raise InvalidRequest(f"{place(name)} is blank: give a key, or leave it away")
-        values[name] = parts if several else parts[0]
-    return values
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+def _refuse_blanks(
+    cls: type[Settings], values: Mapping[str, Any], place: Callable[[str], str]
+) -> None:
+    """Raises InvalidRequest for a secret that was given and is blank."""
+    for name, value in values.items():
+        parts = value if isinstance(value, list) else [value]
+        blank = not parts or any(isinstance(part, str) and not part.strip() for part in parts)
+        if blank and not cls.model_fields[name].repr:
+            raise InvalidRequest(f"{place(name)} is blank: give a key, or leave it out")
 
 
 def _read(cls: type[Settings], file: Path, source: str) -> dict[str, Any]:
@@ -264,7 +274,7 @@ def _read(cls: type[Settings], file: Path, source: str) -> dict[str, Any]:
     for written, value in stored.items():
         key = written.replace("_", "-")
         if key in values:
-            raise InvalidRequest(f"{file}: {key} stands there twice, as {key} and {written}")
+            raise InvalidRequest(f"{file}: {key} is there twice, as {key} and {written}")
         if key not in own:
             raise InvalidRequest(f"{file}: {key} is not a key of this command{_meant(key, own)}")
         values[key] = value

@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_what_names_it(
 
 
 def test_a_key_that_stands_in_a_file_in_two_spellings_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="stands there twice, as some-number and some_number"):
+    with pytest.raises(InvalidRequest, match="is there twice, as some-number and some_number"):
         Spelled.load({}, stored(tmp_path, "some-number = 1\nsome_number = 2\n"))
 
 
@@ -241,9 +241,10 @@ def test_a_blank_secret_is_refused_from_wherever_it_comes(
 def test_a_secret_is_read_without_the_white_space_of_its_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert Guarded.load({"secret": "key\n", "secrets": [" a ", "b\r\n"]}) == Guarded(
-        secret="key", secrets=("a", "b")
-    )
+    wanted = Guarded(secret="key", secrets=("a", "b"))
+    written: dict[str, Any] = {"secret": "key\n", "secrets": [" a ", "b\r\n"]}
+    assert Guarded.load(written) == wanted
+    assert Guarded.of_names(**written) == wanted, "a program reads keys from files as well"
     monkeypatch.setenv("COVSPEC_SECRET", "key\n")
     monkeypatch.setenv("COVSPEC_SECRETS", "a\n")
     assert Guarded.load({}) == Guarded(secret="key", secrets=("a",))
