@@ -23,7 +23,7 @@ from ...common.models.families.distilled import (
     MODEL_TYPE,
     student_config,
 )
-from ...common.models.weights import read_weight
+from ...common.models.weights import read_weights
 from ...common.models.zoo import resolve
 from .answers import Example
 
@@ -63,13 +63,11 @@ def build_student(target: str, num_layers: int, head_ids: Sequence[int]) -> Stud
     known = student_config(config, num_layers)
     model_type = known.pop("model_type")
     body: Any = AutoModel.from_config(AutoConfig.for_model(model_type, **known))
-    embedding = read_weight(source, config, EMBEDDING)
     body.embed_tokens = nn.Identity()
-    state = {
-        name: read_weight(source, config, f"model.{_place_in_target(name, kept)}")
-        for name, _ in body.named_parameters()
-    }
-    body.load_state_dict(state)
+    places = {name: f"model.{_place_in_target(name, kept)}" for name, _ in body.named_parameters()}
+    weights = read_weights(source, config, [EMBEDDING, *places.values()])
+    body.load_state_dict({name: weights[place] for name, place in places.items()})
+    embedding = weights[EMBEDDING]
     ids = torch.tensor(list(head_ids))
     return Student(body, embedding, ids, embedding[ids])
 

@@ -62,7 +62,7 @@ def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> C
     from ..checkpoint import Checkpoint
     from ..decoder import Decoder
     from ..projection import Cut
-    from ..weights import read_weight
+    from ..weights import read_weights
     from .llama import CLASSES
 
     source, target = _target(folder, config)
@@ -73,7 +73,8 @@ def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> C
     head_ids = weights.pop(HEAD_IDS, None)
     if head_ids is None or not 0 <= int(head_ids.min()) <= int(head_ids.max()) < vocab_size:
         raise ModelError(f"{folder} says ids that {config['target']} does not have")
-    embedding = weights[EMBEDDING] = read_weight(source, target, EMBEDDING)
+    weights |= read_weights(source, target, [EMBEDDING])
+    embedding = weights[EMBEDDING]
     cls = getattr(transformers, CLASSES[target["model_type"]])
     known = student_config(target, config["num_hidden_layers"])
     model: Any = adapter.load_state(cls, known, weights, folder, form, ("lm_head",))

@@ -32,14 +32,13 @@ def load(folder: Path, config: dict[str, Any], form: Form, vocab_size: int) -> C
 
     from .. import adapter
     from ..checkpoint import Checkpoint
-    from ..weights import read_weight
+    from ..weights import read_weights
 
     cls = getattr(transformers, CLASSES[config["model_type"]])
     if folder.is_dir():
         model: Any = adapter.load_pretrained(cls, folder, form, _NOT_INT8)
     else:
-        names = weight_names(folder, config)
-        weights = {name: read_weight(folder, config, name) for name in names}
+        weights = read_weights(folder, config, weight_names(folder, config))
         model = adapter.load_state(cls, config, weights, folder, form, _NOT_INT8)
     linears = adapter.linear_names(model)
     quantised = adapter.quantised_names(linears, form)
