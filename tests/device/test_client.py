@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.edges import running_edge
+from support.edges import edge_in_a_thread
 from support.fakes import LIMITS, HistoryModel, ScriptedEdge, ScriptStream, model_info
 
 import covspec
@@ -35,24 +34,9 @@ TABLES = ["--draft-model", "table:draft-64"]
 
 @pytest.fixture(scope="module")
 def edge() -> Iterator[str]:
-    """A table edge in a thread of its own; its address."""
-    loop = asyncio.new_event_loop()
-    address: list[str] = []
-    ready, stop = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        async with running_edge(load_table("table:target-64")) as server:
-            address.append(server.address)
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(30)
-    yield address[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
-    loop.close()
+    """The address of a table edge."""
+    with edge_in_a_thread(load_table("table:target-64")) as address:
+        yield address
 
 
 class Run:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.edges import running_edge
+from support.edges import edge_in_a_thread
 
 import covspec
 from covspec import AsyncClient, Client, Committed, CovspecError, Done, Opened
@@ -24,24 +24,9 @@ TABLES: dict[str, Any] = {"draft_model": "table:draft-64", "max_new_tokens": 24}
 
 @pytest.fixture(scope="module")
 def edge() -> Iterator[str]:
-    """A table edge in a thread of its own; its address."""
-    loop = asyncio.new_event_loop()
-    address: list[str] = []
-    ready, stop = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        async with running_edge(load_table("table:target-64")) as server:
-            address.append(server.address)
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(30)
-    yield address[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join()
-    loop.close()
+    """The address of a table edge."""
+    with edge_in_a_thread(load_table("table:target-64")) as address:
+        yield address
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
@@ -77,6 +78,28 @@ async def running_edge(model: Any, **config: Any) -> AsyncIterator[EdgeServer]:
         yield server
     finally:
         await server.stop()
+
+
+@contextmanager
+def edge_in_a_thread(model: Model) -> Iterator[str]:
+    """The address of an edge in a thread of its own, for tests that do not await."""
+    loop = asyncio.new_event_loop()
+    address: list[str] = []
+    ready, stop = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        async with running_edge(model) as server:
+            address.append(server.address)
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(30)
+    yield address[0]
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    loop.close()
 
 
 def opening(model: Any, prompt: tuple[int, ...] = (1, 2, 3), **fields: Any) -> Open:
